@@ -1,0 +1,35 @@
+"""Seeded data, small models and summed losses: the problems that the whole book trains on."""
+
+from .data import (
+    IGNORE_INDEX,
+    VOCABULARY_SIZE,
+    Data,
+    digits,
+    encode,
+    library_text,
+    lines_batch,
+    split,
+    token_batch,
+)
+from .losses import classification_loss_sum, count_samples, count_tokens, token_loss_sum
+from .models import GPT, make_conv, make_gpt, make_mlp
+
+__all__ = [
+    "GPT",
+    "IGNORE_INDEX",
+    "VOCABULARY_SIZE",
+    "Data",
+    "classification_loss_sum",
+    "count_samples",
+    "count_tokens",
+    "digits",
+    "encode",
+    "library_text",
+    "lines_batch",
+    "make_conv",
+    "make_gpt",
+    "make_mlp",
+    "split",
+    "token_batch",
+    "token_loss_sum",
+]
