@@ -1,0 +1,172 @@
+"""Figures on sliders: a live widget in Jupyter, plain HTML with native sliders in the book.
+
+Every state is drawn beforehand, so moving a slider needs neither a kernel nor a network.
+Used from chapter 01 on.
+"""
+
+import base64
+import hashlib
+import inspect
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable
+from html import escape
+
+import ipywidgets as widgets
+
+from helpers.figures.style import Drawing, to_svg
+
+MAX_BYTES = 400_000  # of all frames together; a page with its text stays light
+
+_CARD = (
+    "background:#fff;color:#262626;color-scheme:light;padding:.75rem;border-radius:.25rem;"
+    "max-width:min(100%,42rem);box-sizing:border-box;overflow-wrap:anywhere"
+)
+_ROW = "display:flex;flex-wrap:wrap;align-items:center;gap:.25rem .75rem;margin:0 0 .5rem"
+_SLIDER = "flex:1 1 9rem;min-width:0;max-width:24rem;height:1.75rem;margin:0;accent-color:#0072b2"
+
+# Runs once beside its own root. Keys stay inside, or JupyterLab takes the arrows for itself.
+_SCRIPT = (
+    "(r=>{const d=JSON.parse(r.querySelector('[type=\"application/json\"]').textContent),"
+    "s=[...r.querySelectorAll('input')],v=r.querySelector('.explore-view'),"
+    "u=()=>{let k=0;s.forEach((e,j)=>{const t=d.labels[j];k=k*t.length+ +e.value;"
+    "e.setAttribute('aria-valuetext',t[e.value]);"
+    "r.querySelector(`output[for=${e.id}]`).textContent=t[e.value]});v.innerHTML=d.frames[k]};"
+    "s.forEach(e=>e.addEventListener('input',u));"
+    "r.addEventListener('keydown',e=>{if(!e.ctrlKey&&!e.metaKey)e.stopPropagation()});"
+    "r.querySelector('.explore-note').remove();"
+    "r.querySelector('.explore-controls').hidden=false;u()})(document.getElementById('%s'))"
+)
+
+
+class Explore(widgets.VBox):
+    """What `explore` returns: sliders over drawn frames. Local.
+
+    labels: option -> the text of each of its values; frames: one SVG a state, last option fastest.
+    """
+
+    def __init__(self, labels: dict[str, list[str]], frames: list[str], shows: str):
+        self.labels, self.frames, self.shows = labels, frames, shows
+        self.sliders = [
+            widgets.SelectionSlider(
+                options=[(text, index) for index, text in enumerate(texts)],
+                description=_words(name),
+                style={"description_width": "initial"},
+                continuous_update=True,
+            )
+            for name, texts in labels.items()
+        ]
+        super().__init__([*self.sliders, self._stack(iter(frames), self.sliders)])
+
+    def _stack(self, frames, sliders):
+        """Nested stacks, one level a slider; linked in the browser, so a busy kernel is no bar."""
+        if not sliders:
+            return widgets.HTML(next(frames))
+        slider, *inner = sliders
+        stack = widgets.Stack([self._stack(frames, inner) for _ in slider.options])
+        stack.selected_index = 0
+        widgets.jslink((slider, "index"), (stack, "selected_index"))
+        return stack
+
+    def __repr__(self) -> str:
+        sizes = " x ".join(str(len(texts)) for texts in self.labels.values())
+        return f"explore({', '.join(self.labels)}): {sizes} states"
+
+    def _repr_mimebundle_(self, **kwargs) -> dict:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        return {**(bundle or {}), "text/html": self.html(), "text/plain": repr(self)}
+
+    def html(self) -> str:
+        """The whole exploration as HTML: readable without JavaScript, nothing loaded. Local."""
+        data = json.dumps({"labels": list(self.labels.values()), "frames": self.frames})
+        name = "explore-" + hashlib.sha256(data.encode()).hexdigest()[:10]
+        rows = "".join(
+            self._row(f"{name}-{index}", option, texts)
+            for index, (option, texts) in enumerate(self.labels.items())
+        )
+        first = ", ".join(f"{_words(option)} {texts[0]}" for option, texts in self.labels.items())
+        # An image, since a notebook that is not trusted shows no inline SVG.
+        image = base64.b64encode(self.frames[0].encode()).decode()
+        # "<\/" is "</" to JSON, and no end of the script to HTML.
+        data = data.replace("</", "<\\/").replace("<!--", "\\u003c!--")
+        return (
+            f'<div id="{name}" class="explore" style="{_CARD}">'
+            f'<div class="explore-controls" hidden>{rows}</div>'
+            f'<div class="explore-view"><img alt="{escape(self.shows)}" style="max-width:100%"'
+            f' src="data:image/svg+xml;base64,{image}"></div>'
+            f'<p class="explore-note" style="margin:.25rem 0 0"><small>Shown: {escape(first)}.'
+            f" With JavaScript, sliders change it.</small></p>"
+            f'<script type="application/json">{data}</script>'
+            f"<script>{_SCRIPT % name}</script></div>"
+        )
+
+    @staticmethod
+    def _row(name: str, option: str, texts: list[str]) -> str:
+        return (
+            f'<div style="{_ROW}"><label for="{name}">{escape(_words(option))}</label>'
+            f'<input id="{name}" type="range" min="0" max="{len(texts) - 1}" value="0"'
+            f' autocomplete="off" aria-valuetext="{escape(texts[0])}" style="{_SLIDER}">'
+            f'<output for="{name}" aria-live="off" style="min-width:4ch">{escape(texts[0])}'
+            f"</output></div>"
+        )
+
+
+def explore(draw: Callable[..., Drawing], **options: Iterable) -> Explore:
+    """`draw` on one slider an option: every state is drawn now, and shown by moving sliders. Local.
+
+    draw(**{option: value}) returns a finished figure; options name draw's arguments, each with the
+    values of its slider, in their order; the first of each is what a page shows at first.
+    The frames weigh at most 400 kB together. Deterministic: equal frames give equal HTML.
+    TypeError: an option that draw does not take, or that is not a list of values; a draw that
+    returns no figure. ValueError: no option, an empty one, equal labels, frames too heavy.
+    """
+    values = {name: _values(name, option) for name, option in options.items()}
+    if not values:
+        raise ValueError("explore: found no option, expected at least one, such as k=[1, 2, 4]")
+    try:
+        inspect.signature(draw).bind(**{name: each[0] for name, each in values.items()})
+    except TypeError as error:
+        raise TypeError(f"explore: the options do not fit draw: {error}") from None
+    labels = {name: _labels(name, each) for name, each in values.items()}
+    states = math.prod(len(each) for each in values.values())
+    frames, size, shows = [], 0, ""
+    for state in itertools.product(*values.values()):
+        frame, alt = _frame(draw, dict(zip(values, state, strict=True)))
+        frames.append(frame)
+        shows, size = shows or alt, size + len(frame.encode())
+        if size > MAX_BYTES:
+            raise ValueError(
+                f"explore: found {size} bytes in {len(frames)} of {states} states, expected at "
+                f"most {MAX_BYTES} in all; draw less in a frame or offer fewer values"
+            )
+    return Explore(labels, frames, shows)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _values(name: str, option: Iterable) -> list:
+    if isinstance(option, str | bytes) or not isinstance(option, Iterable):
+        raise TypeError(
+            f"explore: option {name!r} found {option!r}, expected the values of a slider, in a list"
+        )
+    values = list(option)
+    if not values:
+        raise ValueError(f"explore: option {name!r} found no value, expected at least one")
+    return values
+
+
+def _labels(name: str, values: list) -> list[str]:
+    labels = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"explore: option {name!r} found equal labels {labels}, expected distinct")
+    return labels
+
+
+def _frame(draw: Callable[..., Drawing], state: dict) -> tuple[str, str]:
+    figure = draw(**state)
+    shows = getattr(figure, "shows", "") or getattr(draw, "__name__", "figure")
+    alt = f"{shows} ({', '.join(f'{_words(name)} {value}' for name, value in state.items())})"
+    return to_svg(figure, alt), alt
