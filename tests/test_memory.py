@@ -1,0 +1,312 @@
+"""helpers.memory: bytes by hand, on real, fake and meta tensors; terms predicted and measured."""
+
+import copy
+import gc
+import io
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from helpers import problems
+from helpers.memory import (
+    PRECISIONS,
+    STATE_PER_PARAMETER,
+    LiveBytes,
+    saved_activation_bytes,
+    storage_bytes,
+    training_bytes,
+)
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "SGD+momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adagrad": lambda p: torch.optim.Adagrad(p),
+    "RMSprop": lambda p: torch.optim.RMSprop(p),
+    "AdamW": lambda p: torch.optim.AdamW(p),
+}
+
+
+def test_live_and_peak_by_hand():
+    with LiveBytes() as memory:
+        first = torch.zeros(1000)
+        second = first + 1
+        assert (memory.live_bytes, memory.peak_bytes) == (8000, 8000)
+        del second
+        assert (memory.live_bytes, memory.peak_bytes) == (4000, 8000)
+        (first * 2).sum().item()
+        assert (memory.live_bytes, memory.peak_bytes) == (4000, 8004)
+    assert memory.history == [4000, 8000, 4000, 8000, 8004, 4004, 4000]
+
+
+def test_reset_peak_starts_from_what_is_alive():
+    with LiveBytes() as memory:
+        kept = torch.zeros(10)
+        torch.zeros(1000)
+        memory.reset_peak()
+        assert memory.peak_bytes == storage_bytes(kept) == 40
+        torch.zeros(5)
+    assert memory.peak_bytes == 60
+
+
+def test_views_and_in_place_operators_are_free():
+    with LiveBytes() as memory:
+        base = torch.zeros(100, 10)
+        views = [
+            base.t(),
+            base[3:],
+            base.view(-1),
+            base.detach(),
+            base.unbind(1),
+            base.expand(2, -1, -1),
+        ]
+        base.add_(1).mul_(2)
+        base.data.copy_(torch.ones(1))
+        assert memory.live_bytes == 4000
+        del base
+        assert memory.live_bytes == 4000
+        del views
+        assert memory.live_bytes == 0
+
+
+def test_a_storage_from_before_is_not_counted_nor_its_views():
+    before = torch.zeros(1000, requires_grad=True)
+    with LiveBytes() as memory:
+        view = before.t()
+        before.detach().add_(1)
+        assert (memory.live_bytes, memory.peak_bytes) == (0, 0)
+        double = before * 2
+        assert memory.live_bytes == 4000
+    del before, view, double
+    assert memory.live_bytes == 0
+
+
+def test_include_counts_what_was_there_once():
+    model = nn.Linear(10, 10)
+    model.tied = model.weight
+    optimizer = OPTIMIZERS["SGD+momentum"](model.parameters())
+    model(torch.ones(1, 10)).sum().backward()
+    optimizer.step()
+    memory = LiveBytes().include(model, optimizer).include(model.weight, [model.bias.grad])
+    assert memory.live_bytes == 440 + 440 + 40
+    assert memory.live_bytes == storage_bytes(model, optimizer, model.bias.grad)
+    with memory:
+        assert model.weight.t().untyped_storage().nbytes() == 400
+    assert memory.live_bytes == 920
+    del model, optimizer
+    gc.collect()
+    assert (memory.live_bytes, memory.peak_bytes) == (0, 920)
+
+
+@pytest.mark.parametrize("thing", ["text", 3, object()])
+def test_what_holds_no_tensors_is_refused(thing):
+    with pytest.raises(TypeError, match=f"found {type(thing).__name__}, expected a tensor"):
+        storage_bytes(thing)
+    with pytest.raises(TypeError, match="expected a tensor"):
+        LiveBytes().include(thing)
+
+
+def test_storage_bytes_takes_iterators_and_nests():
+    model = nn.Linear(3, 2)
+    assert storage_bytes(model.parameters()) == storage_bytes(model.state_dict()) == 32
+    assert storage_bytes([{"a": (model.weight, None)}], model.weight[1:]) == 24
+    assert storage_bytes() == storage_bytes(None, []) == 0
+
+
+def test_tensors_made_out_of_the_dispatchers_sight_count():
+    data = bytearray(16)
+    with LiveBytes() as memory:
+        tensors = [torch.tensor([1.0, 2.0])]
+        assert memory.live_bytes == 8
+        tensors.append(copy.deepcopy(nn.Linear(2, 1)))
+        assert memory.live_bytes == 8 + 12
+        file = io.BytesIO()
+        torch.save(tensors[0], file)
+        file.seek(0)
+        tensors.append(torch.load(file))
+        assert memory.live_bytes == 20 + 8
+        tensors.append(torch.from_numpy(torch.zeros(4).numpy().copy()))
+        assert memory.live_bytes == 28 + 16
+    assert len(data) == 16
+    del tensors
+    assert memory.live_bytes == 0
+
+
+def test_resize_and_out_change_a_size():
+    before = torch.zeros(10)
+    with LiveBytes() as memory:
+        grown = torch.zeros(10)
+        grown.resize_(100)
+        assert memory.live_bytes == 400
+        torch.add(grown, 1, out=(result := torch.empty(0)))
+        assert memory.live_bytes == 800
+        before.resize_(1000)
+        assert memory.live_bytes == 800
+    assert len(result) == 100
+
+
+def test_nested_contexts_each_count_what_is_born_inside():
+    with LiveBytes() as outer:
+        first = torch.zeros(10)
+        with LiveBytes() as inner:
+            second = torch.zeros(100)
+            first.add_(1)
+        third = torch.zeros(1000)
+    assert (inner.live_bytes, outer.live_bytes) == (400, 4440)
+    del first, second, third
+    assert (inner.live_bytes, outer.live_bytes) == (0, 0)
+
+
+def test_a_context_may_be_opened_again_and_inside_itself():
+    memory = LiveBytes()
+    with memory:
+        first = torch.zeros(10)
+    uncounted = torch.zeros(10)
+    with memory, memory:
+        second = torch.zeros(10)
+    assert memory.live_bytes == 80
+    del first, second, uncounted
+    assert (memory.live_bytes, memory.peak_bytes) == (0, 80)
+
+
+def test_an_exception_inside_leaves_the_meter_right():
+    kept = []
+
+    def fail(memory):
+        with memory:
+            kept.append(torch.zeros(10))
+            return kept[0] + torch.zeros(3)
+
+    memory = LiveBytes()
+    with pytest.raises(RuntimeError, match="size"):
+        fail(memory)
+    torch.zeros(50)
+    gc.collect()  # the traceback held the frame, and with it the three zeros
+    assert memory.live_bytes == storage_bytes(kept) == 40
+
+
+def test_a_storage_counts_at_its_dtypes_size():
+    with LiveBytes() as memory:
+        tensors = [
+            torch.zeros(8, dtype=dtype) for dtype in (torch.bfloat16, torch.float64, torch.bool)
+        ]
+    assert memory.live_bytes == 16 + 64 + 8 == storage_bytes(tensors)
+
+
+def test_sparse_tensors_are_left_out():
+    embedding = nn.Embedding(10, 4, sparse=True)
+    with LiveBytes():
+        embedding(torch.tensor([1, 2])).sum().backward()
+    assert embedding.weight.grad.is_sparse
+
+
+def one_step(make_model, optimizer_name, tokens, steps=1, memory=None):
+    """Train; return live bytes after making, and live and peak of each forward, backward, step."""
+    memory = memory or LiveBytes()
+    with memory:
+        model = make_model()
+        optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+        numbers = [memory.live_bytes]
+        for _ in range(steps):
+            loss = problems.token_loss_sum(model, (tokens, tokens))
+            numbers.append((memory.live_bytes, memory.peak_bytes))
+            loss.backward()
+            numbers.append((memory.live_bytes, memory.peak_bytes))
+            optimizer.step()
+            numbers.append((memory.live_bytes, memory.peak_bytes))
+    return numbers, memory.history
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_real_fake_and_meta_tensors_give_the_same_curve(checkpoint):
+    def make_model():
+        return problems.GPT(width=16, context=8, depth=2, checkpoint=checkpoint)
+
+    tokens = torch.zeros(3, 8, dtype=torch.int64)
+    real = one_step(make_model, "AdamW", tokens)
+    assert one_step(make_model, "AdamW", tokens) == real
+    with FakeTensorMode():
+        assert one_step(make_model, "AdamW", torch.zeros(3, 8, dtype=torch.int64)) == real
+    with torch.device("meta"):
+        meta = one_step(make_model, "AdamW", torch.zeros(3, 8, dtype=torch.int64))
+    assert meta[0][-1] == real[0][-1]
+
+
+def test_nothing_is_left_to_the_garbage_collector():
+    def make_model():
+        return problems.GPT(width=16, context=8, depth=2, checkpoint=True)
+
+    tokens = torch.zeros(3, 8, dtype=torch.int64)
+    gc.disable()
+    try:
+        without = one_step(make_model, "AdamW", tokens, steps=3)
+    finally:
+        gc.enable()
+    gc.collect()
+    assert one_step(make_model, "AdamW", tokens, steps=3) == without
+
+
+@pytest.mark.parametrize("name", STATE_PER_PARAMETER)
+def test_each_term_is_predicted_within_two_percent(name):
+    with LiveBytes() as memory:
+        model = problems.make_mlp()
+        num_parameters = sum(p.numel() for p in model.parameters())
+        predicted = training_bytes(num_parameters, name)
+        assert memory.live_bytes == predicted.parameters == storage_bytes(model)
+        optimizer = OPTIMIZERS[name](model.parameters())
+        loss = problems.classification_loss_sum(model, (torch.zeros(4, 64), torch.zeros(4).long()))
+        loss.backward()
+        assert storage_bytes([p.grad for p in model.parameters()]) == predicted.gradients
+        optimizer.step()
+        del loss
+        measured = memory.live_bytes
+    assert storage_bytes(optimizer) == pytest.approx(predicted.optimizer_state, rel=2e-2)
+    assert measured == pytest.approx(predicted.total, rel=2e-2)
+
+
+def test_saved_activations_of_an_mlp_by_hand():
+    model = problems.make_mlp((64, 128, 128, 10))
+    everything = torch.zeros(100, 64)
+    labels = torch.zeros(100, dtype=torch.int64)
+    for batch_size in (1, 7):
+        batch = (everything[:batch_size], labels[:batch_size])
+        saved = saved_activation_bytes(problems.classification_loss_sum, model, batch)
+        # Two ReLU results, the log-softmax, and the loss's total weight (one number).
+        assert saved == 4 * (batch_size * (128 + 128 + 10) + 1)
+
+
+def test_saved_activations_agree_with_live_bytes():
+    model = problems.GPT(width=16, context=8)
+    tokens = torch.zeros(3, 8, dtype=torch.int64)
+    saved = saved_activation_bytes(problems.token_loss_sum, model, (tokens, tokens))
+    with LiveBytes() as memory:
+        loss = problems.token_loss_sum(model, (tokens, tokens))
+        assert memory.live_bytes == saved + storage_bytes(loss)
+
+
+def test_saved_activations_survive_an_exception():
+    with pytest.raises(ZeroDivisionError):
+        saved_activation_bytes(lambda: 1 / 0)
+    assert saved_activation_bytes(lambda x: x.exp(), torch.ones(3, requires_grad=True)) == 12
+
+
+def test_the_formula_of_the_papers():
+    seven_billion = training_bytes(7_000_000_000)
+    assert seven_billion.total == 112_000_000_000
+    assert training_bytes(7_000_000_000, precision="master weights").total == 112_000_000_000
+    totals = [training_bytes(1, name).total for name in STATE_PER_PARAMETER]
+    assert totals == [8, 12, 12, 12, 16]
+    assert {name: training_bytes(1, precision=name).total for name in PRECISIONS} == {
+        "float32": 16,
+        "autocast": 18,
+        "master weights": 16,
+        "bfloat16": 8,
+    }
+    assert training_bytes(10, "SGD", activation_bytes=5, gradient_copies=2).total == 40 + 80 + 5
+
+
+@pytest.mark.parametrize(("optimizer", "precision"), [("Adam?", "float32"), ("SGD", "fp8")])
+def test_unknown_names_are_refused(optimizer, precision):
+    with pytest.raises(ValueError, match="expected one of"):
+        training_bytes(1, optimizer, precision)
