@@ -1,0 +1,116 @@
+"""Everything that `make test` proves, in stages; says at the end how long each took and which failed.
+
+    python tests/run_all.py
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+NBVAL_REPORT = ROOT / "_build" / "nbval.xml"
+OWN_CODE = ("helpers", "tests", "book/_extensions")
+
+
+def tool(name: str, *arguments: str) -> bool:
+    """Run a command of the virtual environment at the top of the book; whether it succeeded."""
+    sys.stdout.flush()
+    return subprocess.run([BIN / name, *arguments], cwd=ROOT, env=_environment()).returncode == 0
+
+
+def _environment() -> dict[str, str]:
+    """The book is tested as it is built without a configured repository."""
+    return {name: value for name, value in os.environ.items() if name != "BOOK_REPOSITORY"}
+
+
+def style() -> bool:
+    checks = [
+        tool("ruff", "check", "."),
+        tool("ruff", "format", "--check", *OWN_CODE),  # notebooks keep their authors' line breaks
+        tool("codespell"),
+    ]
+    return all(checks)
+
+
+def book() -> bool:
+    return tool("jupyter-book", "build", ".", "-n", "-W", "--keep-going", "--all")
+
+
+def tests() -> bool:
+    return tool("pytest", "tests", "--durations=10")
+
+
+def notebooks() -> bool:
+    NBVAL_REPORT.parent.mkdir(exist_ok=True)
+    NBVAL_REPORT.unlink(missing_ok=True)
+    return tool(
+        "pytest",
+        "--quiet",
+        _comparison(),
+        "book",
+        "--nbval-sanitize-with=tests/nbval_sanitize.cfg",
+        "--nbval-cell-timeout=120",
+        f"--junitxml={NBVAL_REPORT}",
+    )
+
+
+def _comparison() -> str:
+    """The stored outputs come from a CPU machine; on one with GPUs only the assertions count."""
+    import torch
+
+    return "--nbval-lax" if torch.cuda.device_count() else "--nbval"
+
+
+def notebook_seconds(report: Path) -> dict[str, float]:
+    """Seconds that each notebook took, kernel start included."""
+    seconds: dict[str, float] = defaultdict(float)
+    if report.exists():
+        for case in ElementTree.parse(report).iter("testcase"):
+            seconds[case.get("classname", "").split(".")[-1]] += float(case.get("time", 0))
+    return dict(seconds)
+
+
+def tree() -> str:
+    """What git sees changed; nothing where there is no git."""
+    status = ["git", "status", "--porcelain"]
+    try:
+        return subprocess.run(status, cwd=ROOT, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        return ""
+
+
+def run(stages: list[tuple[str, Callable[[], bool]]]) -> int:
+    """Run every stage, also after one that failed; 1 if any failed."""
+    before = tree()
+    rows, failed = [], []
+    for name, stage in stages:
+        print(f"\n=== {name} ===", flush=True)
+        begin = time.perf_counter()
+        if not stage():
+            failed.append(name)
+        rows.append((name, time.perf_counter() - begin))
+    if tree() != before:
+        failed.append("clean tree (git status changed while the tests ran)")
+    summary(rows, failed)
+    return 1 if failed else 0
+
+
+def summary(rows: list[tuple[str, float]], failed: list[str]) -> None:
+    print("\n=== seconds ===")
+    for name, seconds in rows:
+        print(f"{name:<40} {seconds:7.1f}")
+        if name == "notebooks":
+            for notebook, part in sorted(notebook_seconds(NBVAL_REPORT).items()):
+                print(f"  {notebook:<38} {part:7.1f}")
+    print(f"{'in all':<40} {sum(seconds for _, seconds in rows):7.1f}")
+    print(f"FAILED: {', '.join(failed)}" if failed else "Everything passed.")
+
+
+if __name__ == "__main__":
+    sys.exit(run([("style", style), ("book", book), ("tests", tests), ("notebooks", notebooks)]))
