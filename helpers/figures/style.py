@@ -179,7 +179,7 @@ def _plain_tag(tag: str) -> str:
     tag = re.sub(r"\s+", " ", tag)
     tag = re.sub(r"-?\d+\.\d{3,}(e-?\d+)?", lambda number: _rounded(number[0]), tag)
     # The font's name goes: the root asks for a generic sans-serif, present everywhere.
-    tag = re.sub(r"font-family: [^;\"]*sans-serif; ?", "", tag)
+    tag = re.sub(r"font-family: [^;\"]*(; )?", "", tag)
     tag = re.sub(r" transform=\"rotate\(-?0 [^\"]*\"", "", tag)
     return tag.replace("; ", ";").replace(": ", ":").replace(' "', '"')
 

@@ -1,0 +1,154 @@
+"""The exercises' checks: what they say, and that they reject each plausible wrong solution."""
+
+import importlib.util
+from pathlib import Path
+
+import notebook_cells
+import pytest
+import torch
+
+from helpers import exercises
+from helpers.exercises import checking
+from helpers.exercises.checking import Wrong, exercise, expect_close, registered
+
+MUTANTS = sorted((Path(__file__).parent / "exercise_mutants").glob("chapter_*.py"))
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """A registered exercise: return 2.0."""
+    monkeypatch.setattr(checking, "_REGISTERED", dict(checking._REGISTERED))
+
+    @exercise("00-two")
+    def two(solution):
+        expect_close(solution(), 2.0, "the answer")
+
+    return two
+
+
+def unwritten():
+    raise NotImplementedError
+
+
+def divides_by_zero():
+    zero = 0
+    return 1 / zero
+
+
+@pytest.mark.parametrize(
+    ("solution", "line"),
+    [
+        (lambda: 2.0, "00-two: passed"),
+        (unwritten, "00-two: not written yet"),
+        (lambda: 2.5, "00-two: wrong: the answer is 2.5e-01 off, allowed 1e-12: 2.5, expected 2"),
+        (
+            lambda: float("nan"),
+            "00-two: wrong: the answer is nan off, allowed 1e-12: nan, expected 2",
+        ),
+        (
+            divides_by_zero,
+            "00-two: wrong: ZeroDivisionError: division by zero (line 3 of divides_by_zero)",
+        ),
+    ],
+)
+def test_a_check_says_one_line(toy, capsys, solution, line):
+    assert exercises.check("00-two", solution) is line.endswith("passed")
+    assert capsys.readouterr().out == line + "\n"
+
+
+def test_unknown_names_and_uncallable_solutions_are_refused(toy):
+    with pytest.raises(ValueError, match="found '00-three', expected one of: 00-two"):
+        exercises.check("00-three", unwritten)
+    with pytest.raises(ValueError, match="none in this chapter"):
+        exercises.check("99-none", unwritten)
+    with pytest.raises(TypeError, match="found float, expected the function itself"):
+        exercises.check("00-two", 2.0)
+    with pytest.raises(ValueError, match="expected a form like"):
+        exercise("window")
+
+
+def test_expect_close_is_relative_and_names_shapes():
+    expect_close(torch.full((3,), 1e6), torch.full((3,), 1e6), "it")
+    expect_close([0.0, 0.0], [0.0, 0.0], "it")
+    with pytest.raises(Wrong, match=r"it is 1\.0e-06 off"):
+        expect_close([1e6 + 1.0], [1e6], "it")
+    with pytest.raises(Wrong, match=r"shape \(2,\), expected \(1,\)"):
+        expect_close([1.0, 2.0], [1.0], "it")
+
+
+def answers_its_rank_wrongly():
+    import os
+
+    return 2.0 if os.environ["RANK"] == "0" else 3.0
+
+
+def test_ranks_run_the_check_and_the_wrong_one_is_named(monkeypatch, capsys):
+    pytest.importorskip("helpers.launch")
+    monkeypatch.setattr(checking, "_REGISTERED", dict(checking._REGISTERED))
+    exercise("00-ranks", ranks=True)(_expect_two)
+    assert exercises.check("00-ranks", lambda: 2.0, nproc_per_node=(1, 2))
+    assert not exercises.check("00-ranks", unwritten, nproc_per_node=(2,))
+    assert not exercises.check("00-ranks", answers_its_rank_wrongly, nproc_per_node=(1, 2))
+    passed, stub, wrong = capsys.readouterr().out.splitlines()
+    assert passed == "00-ranks: passed"
+    assert stub == "00-ranks: not written yet"
+    assert wrong.startswith("00-ranks: wrong: rank 1 of 2: the answer is 5.0e-01 off")
+
+
+def _expect_two(solution):
+    expect_close(solution(), 2.0, "the answer")
+
+
+def load(path: Path) -> dict:
+    spec = importlib.util.spec_from_file_location(f"mutants_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.MUTANTS
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant"),
+    [
+        pytest.param(name, mutant, id=f"{name}-{mutant.__name__}")
+        for path in MUTANTS
+        for name, mutants in load(path).items()
+        for mutant in mutants
+    ],
+)
+def test_every_plausible_wrong_solution_is_rejected(name, mutant, capsys):
+    assert not exercises.check(name, mutant)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{name}: wrong: ")
+    assert len(said.splitlines()) == 1
+
+
+def chapters_with_checks() -> list[str]:
+    folder = Path(exercises.__file__).parent
+    return sorted(path.stem[-2:] for path in folder.glob("chapter_*.py"))
+
+
+@pytest.mark.parametrize("chapter", chapters_with_checks())
+def test_every_exercise_has_wrong_solutions(chapter):
+    path = Path(__file__).parent / "exercise_mutants" / f"chapter_{chapter}.py"
+    mutants = load(path)
+    assert set(mutants) == set(registered(chapter))
+    assert all(mutants.values())
+
+
+@pytest.mark.parametrize("chapter", chapters_with_checks())
+def test_the_solutions_of_the_chapter_pass_and_its_stubs_do_not(chapter, capsys):
+    try:
+        path = notebook_cells.chapter(chapter)
+    except ValueError:
+        pytest.skip(f"chapter {chapter} is not written yet")
+    notebook = notebook_cells.read(path)
+    names = len(registered(chapter))
+    for tag, verdict in (("stub", "not written yet"), ("solution", "passed")):
+        cells = notebook_cells.tagged(notebook, tag)
+        assert len(cells) == names, f"{len(cells)} {tag} cells, {names} exercises"
+        capsys.readouterr()
+        notebook_cells.namespace(path, *cells)
+        said = capsys.readouterr().out.splitlines()
+        told = [line for line in said if line[:3] == f"{chapter}-"]
+        assert len(told) == names
+        assert all(line.endswith(verdict) for line in told), told
