@@ -1,0 +1,162 @@
+"""How a launch ended: each rank's state, the first cause, and the words for it."""
+
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+from helpers.launch.frames import Frame, own_place, read_stack
+from helpers.launch.job import RankFiles, read_json
+
+_LOST_PEER = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited|NCCL")
+_WAITED = re.compile(r"[Tt]imed? ?out")
+
+
+def is_lost_peer(message: str) -> bool:
+    """Whether an error's message only says that another rank went away."""
+    return bool(_LOST_PEER.search(message))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A launch that went well.
+
+    result: the last line of rank 0's stdout that alone is a JSON object, parsed, or None.
+    output: what every rank printed, in rank order, each line tagged; the last 1 MB a rank.
+    seconds: wall-clock time of the launch.
+    """
+
+    result: dict[str, Any] | None
+    output: str
+    seconds: float
+
+
+class RankFailed(RuntimeError):
+    """A rank failed. The text is one line, `rank 1: ValueError: ... (file:line)`, then the
+    frames of the reader's own code; where ranks waited for each other, also where each stood.
+
+    rank, exception_type (also "SystemExit", "SIGKILL", "TimeoutError"), message,
+    location ("file:line"), traceback (the text after the first line), output (as in `Run`).
+    """
+
+    def __init__(
+        self, rank: int, exception_type: str, message: str, location: str, traceback: str = ""
+    ) -> None:
+        self.rank = rank
+        self.exception_type = exception_type
+        self.message = message
+        self.location = location
+        self.traceback = traceback
+        self.output = ""
+        super().__init__(rank, exception_type, message, location, traceback)
+
+    def __str__(self) -> str:
+        first, *rest = self.message.splitlines() or [""]
+        head = f"rank {self.rank}: {self.exception_type}: {first} ({self.location})"
+        return "\n".join(line for line in (head, *rest, self.traceback) if line)
+
+    def _render_traceback_(self) -> list[str]:
+        """What Jupyter shows: the ranks' trouble, not the launcher's own stack."""
+        return ["RankFailed: " + str(self)]
+
+
+@dataclass
+class RankState:
+    """What the files of one rank say."""
+
+    rank: int
+    state: str  # "absent" | "ended" | "raised" | "stopped" | "killed"
+    error: dict = field(default_factory=dict)
+    frames: list[Frame] = field(default_factory=list)
+    signal_name: str = ""
+
+    def __str__(self) -> str:
+        if self.state == "stopped":
+            shown = [str(frame) for frame in self.frames if frame.is_shown]
+            waits = "" if not self.frames or self.frames[-1].is_shown else self.frames[-1].function
+            where = "; ".join(reversed(shown)) or "before its first line"
+            return f"rank {self.rank} stood at {where}" + (f" (in {waits})" if waits else "")
+        words = {"absent": "had not started", "ended": "had ended", "killed": "was killed"}
+        words["raised"] = f"raised {self.error.get('type')} at {own_place(self.frames)}"
+        return f"rank {self.rank} {words[self.state]}"
+
+
+def read_state(rank: int, files: RankFiles) -> RankState:
+    """The state of one rank, from its files; call when no rank runs any more."""
+    error = read_json(files.error)
+    if error:
+        return RankState(rank, "raised", error, [Frame(*frame) for frame in error["frames"]])
+    if files.ended.exists():
+        return RankState(rank, "ended")
+    started = read_json(files.started)
+    if not started:
+        return RankState(rank, "absent")
+    stack = files.stack.read_text(errors="replace")
+    frames = read_stack(stack, started["main_thread"])
+    if stack.startswith("Fatal Python error: "):
+        return RankState(rank, "killed", frames=frames, signal_name=_fatal_signal(stack))
+    return RankState(rank, "stopped" if stack else "killed", frames=frames)
+
+
+def _fatal_signal(stack: str) -> str:
+    names = {"Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Bus error": "SIGBUS"}
+    names |= {"Floating point exception": "SIGFPE", "Illegal instruction": "SIGILL"}
+    return names.get(stack.splitlines()[0].removeprefix("Fatal Python error: "), "SIGABRT")
+
+
+def failure(
+    states: list[RankState], noticed: tuple[int, int] | None, timeout_s: float | None
+) -> RankFailed:
+    """The first cause among the ranks' states.
+
+    `noticed`: the rank whose end the agent noticed first, and its exit code (-9: SIGKILL).
+    `timeout_s`: the limit, if the launch was stopped for it, else None.
+    """
+    if timeout_s is not None:
+        return _timed_out(states, timeout_s)
+    raised = sorted((s for s in states if s.state == "raised"), key=lambda s: s.error["time"])
+    own_fault = next((s for s in raised if not is_lost_peer(s.error["message"])), None)
+    if own_fault:
+        return _raised(own_fault, states)
+    rank, exit_code = noticed or (0, 0)
+    if exit_code < 0:
+        return _killed(states[rank], signal.Signals(-exit_code).name)
+    killed = next((s for s in states if s.state == "killed"), None)
+    if killed:
+        return _killed(killed, killed.signal_name or "SIGKILL")
+    if raised:
+        return _raised(raised[0], states)
+    return _never_started(states, exit_code)
+
+
+def _raised(state: RankState, states: list[RankState]) -> RankFailed:
+    lines = [f"  {frame}" for frame in state.frames if frame.is_shown]
+    message = state.error["message"]
+    if _LOST_PEER.search(message) or _WAITED.search(message):
+        lines += [str(other) for other in states if other is not state]
+    place = own_place(state.frames)
+    return RankFailed(state.rank, state.error["type"], message, place, "\n".join(lines))
+
+
+def _killed(state: RankState, name: str) -> RankFailed:
+    words = "ended by a signal"
+    if name == "SIGKILL":
+        words += " (the system sends this one when memory runs out)"
+    lines = [f"  {frame}" for frame in state.frames if frame.is_shown]
+    return RankFailed(state.rank, name, words, own_place(state.frames), "\n".join(lines))
+
+
+def _never_started(states: list[RankState], exit_code: int) -> RankFailed:
+    rank = next((s.rank for s in states if s.state == "absent"), 0)
+    words = (
+        f"ended with exit code {exit_code} and without a word; a script that itself launches "
+        "must do so under `if __name__ == '__main__':`"
+    )
+    return RankFailed(rank, "SystemExit", words, own_place([]))
+
+
+def _timed_out(states: list[RankState], timeout_s: float) -> RankFailed:
+    waiting = [s for s in states if s.state not in ("ended", "raised")] or states
+    words = f"not finished after {timeout_s:g} s"
+    lines = "\n".join(str(state) for state in states)
+    return RankFailed(waiting[0].rank, "TimeoutError", words, own_place(waiting[0].frames), lines)
