@@ -1,0 +1,297 @@
+"""The launcher: results, output, surroundings; the magic; the same script elsewhere."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.launch import fork_server, report, run, run_function
+from helpers.launch.magic import load_ipython_extension, parse, torchrun
+from helpers.launch.outcome import RankFailed
+
+SUM = """
+'''Launch: torchrun --nproc-per-node 2 sum.py'''
+import sys
+import torch
+import torch.distributed as dist
+from helpers.launch import report
+from helpers.process_group import process_group
+
+with process_group(timeout_s=20) as ranks:
+    total = torch.tensor([ranks.rank])
+    dist.all_reduce(total)
+    print("hello from", ranks.rank, sys.argv[1:])
+    report(total=total)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("sum.py").write_text(SUM)
+    return tmp_path
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_result_and_output_by_rank(world_size):
+    completed = run("sum.py", "--x", 1, nproc_per_node=world_size)
+    assert completed.result == {"total": [sum(range(world_size))]}
+    lines = [line for line in completed.output.splitlines() if "hello" in line]
+    assert lines == [f"[rank {r}] hello from {r} ['--x', '1']" for r in range(world_size)]
+    assert completed.seconds > 0
+
+
+def test_the_result_is_the_last_line_of_rank_0_that_alone_is_an_object():
+    Path("lines.py").write_text(
+        "import json, os, sys\n"
+        "print(json.dumps({'rank': os.environ['RANK'], 'n': 1}))\n"
+        "print(json.dumps({'rank': os.environ['RANK'], 'n': 2}))\n"
+        "print('[1, 2]'); print('3'); print('x {}'); print('{not json}')\n"
+        "print('{\"n\": 3}', file=sys.stderr)\n"
+    )
+    assert run("lines.py").result == {"rank": "0", "n": 2}
+    Path("none.py").write_text("print('only text')")
+    assert run("none.py").result is None
+
+
+def test_ten_runs_of_four_ranks_print_the_same():
+    Path("print.py").write_text(
+        "import os\nfor i in range(20): print('line', i, 'of rank', os.environ['RANK'])"
+    )
+    assert len({run("print.py", nproc_per_node=4).output for _ in range(10)}) == 1
+
+
+def test_a_function_of_this_process_travels_by_value():
+    factor = 3
+
+    def triple(value):
+        return factor * value, int(os.environ["RANK"])
+
+    assert run_function(triple, 5) == [(15, 0), (15, 1)]
+    big = run_function(torch.ones, 1_000_000)  # more than a pipe holds
+    assert [t.sum().item() for t in big] == [1e6, 1e6]
+
+
+def test_a_result_that_cannot_travel_is_that_ranks_failure():
+    with pytest.raises(RankFailed, match="cannot pickle"):
+        run_function(threading.Lock)
+
+
+def test_the_callers_surroundings(folder, monkeypatch):
+    monkeypatch.setenv("FROM_CALLER", "yes")
+
+    def look():
+        names = ("FROM_CALLER", "ON_TOP", "MASTER_ADDR", "OMP_NUM_THREADS")
+        return [os.environ.get(name) for name in names], os.getcwd(), torch.get_num_threads()
+
+    values, working_folder, threads = run_function(look, env={"ON_TOP": "1"})[1]
+    expected = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert values == ["yes", "1", "127.0.0.1", str(expected)]
+    assert (working_folder, threads) == (str(folder), expected)
+    assert run_function(torch.get_num_threads, env={"OMP_NUM_THREADS": "3"}) == [3, 3]
+
+
+def test_an_edited_module_is_seen_by_the_next_launch(folder):
+    Path("user.py").write_text("import piece; from helpers.launch import report; report(v=piece.V)")
+    for value in (1, 22):  # another length: the compiled file is not taken for the new one
+        Path("piece.py").write_text(f"V = {value}")
+        assert run("user.py").result == {"v": value}
+
+
+def test_two_launches_at_once_with_port_29500_taken():
+    results = {}
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", 29500))
+        taken.listen()
+
+        def launch(name):
+            results[name] = run("sum.py").result
+
+        threads = [threading.Thread(target=launch, args=(name,)) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == {"a": {"total": [1]}, "b": {"total": [1]}}
+
+
+def test_signal_handlers_and_environment_are_as_before():
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    handlers, environment = [signal.getsignal(n) for n in numbers], dict(os.environ)
+    run("sum.py")
+    Path("bad.py").write_text("raise ValueError")
+    with pytest.raises(RankFailed):
+        run("bad.py")
+    assert [signal.getsignal(n) for n in numbers] == handlers
+    assert dict(os.environ) == environment
+
+
+def test_nothing_is_left_behind(folder, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(folder))
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    Path("child.py").write_text(
+        "import subprocess, sys\n"
+        "from helpers.launch import report\n"
+        "report(pid=subprocess.Popen(['sleep', '60']).pid)"
+    )
+    before = {path.name for path in folder.iterdir()} | {"__pycache__"}
+    pid = run("child.py", nproc_per_node=1).result["pid"]
+    assert {path.name for path in folder.iterdir()} <= before
+    status = Path(f"/proc/{pid}/status")
+    assert not status.exists() or "Z (zombie)" in status.read_text()
+
+
+def test_the_fork_server_holds_no_cuda_and_the_ranks_are_fresh():
+    def look():
+        maps = Path(f"/proc/{os.getppid()}/maps").read_text()
+        return "libtorch" in maps, "libcuda.so" in maps, torch.cuda.is_initialized()
+
+    assert run_function(look) == [(True, False, False)] * 2
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="nproc_per_node is 0"):
+        run("sum.py", nproc_per_node=0)
+    with pytest.raises(ValueError, match="timeout_s is -1"):
+        run("sum.py", timeout_s=-1)
+
+
+def test_windows_is_told_to_use_wsl(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(RuntimeError, match="use WSL"):
+        run("sum.py")
+
+
+def test_report_prints_on_rank_0_only(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    report(x=1)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("RANK", "0")
+    report(x=torch.ones(2), y=None)
+    assert capsys.readouterr().out == '{"x": [1.0, 1.0], "y": null}\n'
+    with pytest.raises(TypeError, match="object"):
+        report(x=object())
+
+
+# The magic.
+
+
+def test_the_magic_prints_by_rank_less_the_report_which_it_returns(capsys):
+    assert torchrun("--nproc-per-node 2 sum.py --x 'a b'") == {"total": [1]}
+    printed = capsys.readouterr().out
+    assert printed == "".join(f"[rank {r}] hello from {r} ['--x', 'a b']\n" for r in (0, 1))
+
+
+def test_the_magic_prints_earlier_objects_and_what_follows_the_last_one(capsys):
+    Path("lines.py").write_text('print(\'{"n": 1}\\n{"n": 2}\\nafter\', end="")')
+    assert torchrun("lines.py") == {"n": 2}
+    assert capsys.readouterr().out == '[rank 0] {"n": 1}\n[rank 0] after\n'
+
+
+def test_rank_0_is_heard_while_it_still_runs():
+    from helpers.launch.launcher import run_and_echo
+
+    Path("slow.py").write_text("import time\nprint('now')\ntime.sleep(1.5)\nprint('later')")
+    heard = []
+    run_and_echo("slow.py", (), 1, 30.0, None, heard.append)
+    assert [text for text in heard if text] == ["[rank 0] now\n", "[rank 0] later\n"]
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "arguments"),
+    [
+        ("--nproc-per-node 2 sum.py", 2, ()),
+        ("--nproc_per_node=4 sum.py --lr 0.1", 4, ("--lr", "0.1")),
+        ("--standalone --nproc-per-node 3 sum.py --nnodes", 3, ("--nnodes",)),
+        ("sum.py", 1, ()),
+    ],
+)
+def test_the_words_of_torchrun(line, count, arguments):
+    command = parse(line)
+    assert (command.nproc_per_node, command.script) == (count, "sum.py")
+    assert command.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--nnodes 2 sum.py", "--nnodes is for torchrun in a terminal"),
+        ("--tee 3 sum.py", "--tee is for torchrun in a terminal"),
+        ("--procs 2 sum.py", "torchrun has no option --procs"),
+        ("--nproc-per-node two sum.py", "--nproc-per-node is 'two'"),
+        ("--nproc-per-node 0 sum.py", "--nproc-per-node is '0'"),
+        ("--nproc-per-node 2", "no script named"),
+    ],
+)
+def test_what_the_magic_cannot_do_is_refused_by_name(line, message):
+    with pytest.raises(ValueError, match=message):
+        parse(line)
+
+
+def test_the_extension_registers_the_magic():
+    registered = {}
+
+    class Shell:
+        def register_magic_function(self, function, kind):
+            registered[function.__name__] = kind
+
+    load_ipython_extension(Shell())
+    assert registered == {"torchrun": "line"}
+
+
+def test_a_failure_in_jupyter_shows_the_ranks_words_only():
+    shown = RankFailed(1, "ValueError", "no", "a.py:3", "  a.py:3, in f: g()")._render_traceback_()
+    assert shown == ["RankFailed: rank 1: ValueError: no (a.py:3)\n  a.py:3, in f: g()"]
+
+
+# The same script elsewhere.
+
+
+def in_terminal(*words, **options):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=60, env=environment, **options
+    )
+
+
+def test_the_same_script_under_plain_torchrun_and_plain_python():
+    torchrun_command = str(Path(sys.executable).with_name("torchrun"))
+    under_torchrun = in_terminal(torchrun_command, "--standalone", "--nproc-per-node=2", "sum.py")
+    assert '{"total": [1]}' in under_torchrun.stdout, under_torchrun.stderr
+    alone = in_terminal(sys.executable, "sum.py")
+    assert '{"total": [0]}' in alone.stdout
+    assert alone.stderr.count("\n") == 1  # the hint
+
+
+LAUNCH = "if __name__ == '__main__':\n from helpers.launch import run\n print(run('sum.py').result)"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root for a network namespace")
+@pytest.mark.parametrize("host_name", ["localhost", "no-such-host.invalid"])
+def test_loopback_alone_is_enough_whatever_the_host_is_called(host_name):
+    Path("launch.py").write_text(LAUNCH)
+    setting = f"ip link set lo up && hostname {host_name} && exec {sys.executable} launch.py"
+    done = in_terminal("unshare", "--net", "--uts", "sh", "-c", setting)
+    assert done.stdout == "{'total': [1]}\n", done.stderr
+
+
+def test_a_launching_script_without_a_guard_is_told_so():
+    Path("unguarded.py").write_text("from helpers.launch import run\nrun('sum.py')")
+    done = in_terminal(sys.executable, "unguarded.py")
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_the_preloaded_modules_exist():
+    import importlib
+
+    for name in fork_server.PRELOAD[:-1]:  # the last one ties its process to its parent
+        importlib.import_module(name)

@@ -1,0 +1,104 @@
+"""Interrupting, restarting and killing a kernel while ranks run: nothing lives on."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+WAITING = """
+'''Every rank writes its pid and the fork server's, then waits: on a clock, or in a collective.'''
+import os, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from helpers.process_group import process_group
+
+with process_group(timeout_s=100) as ranks:
+    Path(f"pids-{ranks.rank}").write_text(f"{os.getpid()} {os.getppid()}")
+    if ranks.rank == 0:
+        dist.all_reduce(torch.ones(1))
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    (tmp_path / "waiting.py").write_text(WAITING)
+    (tmp_path / "done.py").write_text("print('done')")
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    client.execute_interactive("%load_ext helpers.launch", timeout=30)
+    yield manager, client, tmp_path
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def start_waiting(client, folder):
+    """Start the waiting ranks from a cell; return their pids once all of them wait."""
+    for old in folder.glob("pids-*"):
+        old.unlink()
+    client.execute("%torchrun --nproc-per-node 2 waiting.py")
+    deadline = time.monotonic() + 30
+    while len(files := list(folder.glob("pids-*"))) < 2:
+        assert time.monotonic() < deadline, "the ranks did not start"
+        time.sleep(0.05)
+    time.sleep(0.3)
+    pids = {int(pid) for file in files for pid in file.read_text().split()}
+    assert len(pids) == 3  # two ranks and their fork server
+    return pids
+
+
+def alive(pids):
+    def runs(pid):
+        status = Path(f"/proc/{pid}/status")
+        return status.exists() and "Z (zombie)" not in status.read_text()
+
+    return {pid for pid in pids if runs(pid)}
+
+
+def all_gone(pids, within_s=10.0):
+    deadline = time.monotonic() + within_s
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not alive(pids)
+
+
+def outcome(client):
+    """(error name or None, stdout) of the cell that runs."""
+    name, stdout = None, []
+    while True:
+        message = client.get_iopub_msg(timeout=30)
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            stdout.append(content["text"])
+        elif message["msg_type"] == "error":
+            name = content["ename"]
+        elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+            return name, "".join(stdout)
+
+
+def test_an_interrupt_ends_the_ranks_and_the_kernel_goes_on(kernel):
+    manager, client, folder = kernel
+    while client.iopub_channel.msg_ready():
+        client.get_iopub_msg()
+    pids = start_waiting(client, folder)
+    fork_server = {int(file.read_text().split()[1]) for file in folder.glob("pids-*")}
+    manager.interrupt_kernel()
+    assert outcome(client)[0] == "KeyboardInterrupt"
+    assert all_gone(pids - fork_server)
+    assert alive(fork_server) == fork_server  # ready for the next launch
+    client.execute("%torchrun done.py")
+    assert outcome(client) == (None, "[rank 0] done\n")
+
+
+@pytest.mark.parametrize("end", ["restart", "SIGKILL", "SIGTERM"])
+def test_no_process_outlives_the_kernel(kernel, end):
+    manager, client, folder = kernel
+    pids = start_waiting(client, folder)
+    if end == "restart":
+        manager.restart_kernel(now=True)
+    else:
+        os.kill(manager.provisioner.pid, getattr(signal, end))
+    assert all_gone(pids), f"still alive: {alive(pids)}"
