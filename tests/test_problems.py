@@ -28,6 +28,16 @@ def test_digits_are_split_once_and_share_no_sample():
     assert set(data.train[1].tolist()) == set(range(10)) == set(data.validation[1].tolist())
 
 
+def test_digits_are_scikit_learns():
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    ours = torch.cat([part[0] for part in problems.digits(torch.float64)]) * 16
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ours, torch.from_numpy(images)[order])
+    assert torch.cat([part[1] for part in problems.digits()]).tolist() == labels[order].tolist()
+
+
 def test_library_text_is_printable_and_has_the_length_asked_for(tokens):
     text = problems.library_text(1_000_000)
     assert len(text) == 1_000_000

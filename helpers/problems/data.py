@@ -1,5 +1,7 @@
 """Real data without a download: handwritten digits, and the source text of Python's own library."""
 
+import gzip
+import importlib.util
 import sysconfig
 from pathlib import Path
 from typing import NamedTuple
@@ -48,13 +50,23 @@ def digits(dtype: torch.dtype = torch.float32) -> Data:
     Source: UCI Optical Recognition of Handwritten Digits, as in `sklearn.datasets.load_digits`.
     Chapter 03 trains on it first.
     """
-    from sklearn.datasets import load_digits  # takes about a second: only who needs it pays
-
-    images, labels = load_digits(return_X_y=True)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    images = torch.from_numpy(images)[order].to(dtype) / 16
-    labels = torch.from_numpy(labels)[order].long()
+    rows = _digits_table()
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
+    images, labels = rows[:, :-1].to(dtype) / 16, rows[:, -1].clone()
     return Data((images[:NUM_TRAIN], labels[:NUM_TRAIN]), (images[NUM_TRAIN:], labels[NUM_TRAIN:]))
+
+
+def _digits_table() -> Tensor:
+    """Return [1797, 65] int64, 64 pixels and the label, from the file that scikit-learn brings.
+
+    Importing scikit-learn takes over a second, which every rank of every launch would pay.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None:
+        raise ModuleNotFoundError("digits() reads scikit-learn's data: pip install scikit-learn")
+    with gzip.open(Path(package.origin).parent / "datasets/data/digits.csv.gz", "rt") as file:
+        rows = [[int(float(number)) for number in line.split(",")] for line in file]
+    return torch.tensor(rows)
 
 
 def library_text(num_characters: int) -> str:

@@ -1,0 +1,52 @@
+"""Batches put together into windows, and cut into micro-batches."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+
+def windows(batches: Iterable[Any], num_micro_batches: int) -> Iterator[list[Any]]:
+    """Return an iterator over lists of num_micro_batches consecutive batches. Local.
+
+    Lazy: it holds one window at a time, so that batches may be endless. The last window is
+    shorter where the batches do not divide, and is not dropped. No batches, no window.
+    Raises ValueError where num_micro_batches is below 1.
+    """
+    if num_micro_batches < 1:
+        raise ValueError(f"{num_micro_batches} micro-batches in a window, expected at least 1")
+    iterator = iter(batches)
+    return iter(lambda: list(islice(iterator, num_micro_batches)), [])
+
+
+def split_batch(batch: Any, micro_batch_size: int) -> list[Any]:
+    """Return the batch cut into micro-batches along dimension 0, in order; views. Local.
+
+    A batch is a tensor, or a tuple, list or dict of such. The last micro-batch is shorter
+    where the batch does not divide; a batch of no samples gives an empty list.
+    Raises ValueError where micro_batch_size is below 1 or the tensors' lengths differ.
+    """
+    if micro_batch_size < 1:
+        raise ValueError(f"a micro-batch of {micro_batch_size} samples, expected at least 1")
+    lengths = {len(tensor) for tensor in _tensors(batch)}
+    if len(lengths) != 1:
+        raise ValueError(f"tensors of {sorted(lengths)} samples in a batch, expected one length")
+    starts = range(0, lengths.pop(), micro_batch_size)
+    return [_cut(batch, slice(start, start + micro_batch_size)) for start in starts]
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    else:
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(part)
+
+
+def _cut(batch: Any, samples: slice) -> Any:
+    if isinstance(batch, Tensor):
+        return batch[samples]
+    if isinstance(batch, Mapping):
+        return {key: _cut(part, samples) for key, part in batch.items()}
+    return type(batch)(_cut(part, samples) for part in batch)

@@ -1,0 +1,132 @@
+"""How far apart tensors are, and whether all ranks hold the same model."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+Tensors = Tensor | None | Sequence["Tensors"] | Mapping[str, "Tensors"]
+
+
+class RelativeError(float):
+    """A relative error that knows its worst tensor: `worst` is that tensor's name, or None."""
+
+    worst: str | None = None
+
+    def __repr__(self) -> str:
+        where = f", worst in {self.worst}" if self.worst else ""
+        return f"{float(self):.1e}{where}"
+
+    __str__ = __repr__
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor | None]:
+    """Return copies of the gradients by parameter name; None where there is none yet. Local."""
+    grads = {name: parameter.grad for name, parameter in module.named_parameters()}
+    return {name: None if grad is None else grad.detach().clone() for name, grad in grads.items()}
+
+
+def relative_error(a: Tensors, b: Tensors) -> RelativeError:
+    """Return |a - b| / |b|, Euclidean norms over all numbers together, a float. Local.
+
+    a and b are tensors, or lists or dicts of them (of such), alike in names, shapes and dtypes;
+    None stands for a gradient that is not there. b is the reference. One norm over all of them,
+    because single tensors may be zero but for rounding (a bias before BatchNorm). The result's
+    `worst` names the tensor that adds most; where both are zero it is 0; NaN makes it NaN,
+    which is below no bound.
+
+    Raises ValueError, naming the tensor, where a and b are not alike. Chapter 03 uses it first.
+    """
+    left, right = dict(_named(a)), dict(_named(b))
+    if left.keys() != right.keys():
+        odd = sorted(left.keys() ^ right.keys())
+        raise ValueError(f"only one of the two has {', '.join(odd)}")
+    squares = {name: _squared_error(name, left[name], right[name]) for name in left}
+    difference = math.fsum(square for square, _ in squares.values())
+    reference = math.fsum(square for _, square in squares.values())
+    if difference == 0:
+        return RelativeError(0.0)
+    error = RelativeError(math.sqrt(difference / reference) if reference else math.inf)
+    squared = {name: math.inf if math.isnan(x) else x for name, (x, _) in squares.items()}
+    error.worst = max(squared, key=squared.get) or None
+    return error
+
+
+def _named(value: Tensors, name: str = "") -> Iterator[tuple[str, Tensor | None]]:
+    """Yield (name, tensor): dicts give keys, sequences give [index], a lone tensor has no name."""
+    if value is None or isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _named(part, f"{name}.{key}" if name else str(key))
+    else:
+        for index, part in enumerate(value):
+            yield from _named(part, f"{name}[{index}]")
+
+
+def _squared_error(name: str, a: Tensor | None, b: Tensor | None) -> tuple[float, float]:
+    """Return |a - b|^2 and |b|^2, in float64; raise ValueError unless they are alike."""
+    found, expected = (None if x is None else (tuple(x.shape), x.dtype) for x in (a, b))
+    if found != expected:
+        raise ValueError(f"{name or 'tensor'}: found {found}, expected {expected}")
+    if a is None or b is None:
+        return 0.0, 0.0
+    a, b = (x.detach().to("cpu", torch.float64) for x in (a, b))
+    return (a - b).square().sum().item(), b.square().sum().item()
+
+
+def assert_replicas_equal(
+    module: nn.Module, group: dist.ProcessGroup | None = None, *, buffers: bool = True
+) -> None:
+    """Raise AssertionError unless all ranks hold the same numbers. Every rank must call this.
+
+    Compares parameters, and buffers unless buffers=False (running statistics of BatchNorm may
+    differ between two broadcasts), bit for bit but for the sign of zero; NaN equals NaN. The
+    error is the same on every rank: it names the tensor and rank that are farthest from the
+    group's first rank, and by how much. Names, shapes and dtypes are compared first.
+    One broadcast per tensor: for tests, not for every step. Chapter 05 uses it first.
+    """
+    tensors = dict(module.named_parameters())
+    tensors |= dict(module.named_buffers()) if buffers else {}
+    _assert_alike([f"{name} {tuple(x.shape)} {x.dtype}" for name, x in tensors.items()], group)
+    found = _gather({name: _distance(tensor, group) for name, tensor in tensors.items()}, group)
+    worst = [(off, rank, name) for rank, of in enumerate(found) for name, off in of.items() if off]
+    if worst:
+        off, rank, name = max(worst, key=lambda item: item[0])
+        many = len({name for _, _, name in worst})
+        raise AssertionError(
+            f"{name} differs between ranks: rank {rank} is up to {off:.1e} off rank 0 "
+            f"({many} of {len(tensors)} tensors differ)"
+        )
+
+
+def _assert_alike(here: list[str], group: dist.ProcessGroup | None) -> None:
+    """Raise where ranks have other tensors: the broadcasts that follow would not match."""
+    first, *others = _gather(here, group)
+    for rank, there in enumerate(others, start=1):
+        if there != first:
+            odd = [x for x in [*there, *first] if x not in there or x not in first]
+            raise AssertionError(
+                f"rank {rank} has other tensors than rank 0: {', '.join(odd) or 'another order'}"
+            )
+
+
+def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    values = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def _distance(tensor: Tensor, group: dist.ProcessGroup | None) -> float:
+    """Return the largest difference to the first rank's tensor, infinite where one is NaN."""
+    here = tensor.detach().contiguous()
+    first = here.clone()
+    dist.broadcast(first, group=group, group_src=0)
+    differs = (here != first) & ~(here.isnan() & first.isnan())
+    if not differs.any():
+        return 0.0
+    distances = (here.double() - first.double()).abs()[differs]
+    return distances.nan_to_num(nan=math.inf).max().item()
