@@ -14,6 +14,8 @@ from helpers.memory import (
     PRECISIONS,
     STATE_PER_PARAMETER,
     LiveBytes,
+    Phase,
+    gpt_activation_bytes,
     saved_activation_bytes,
     storage_bytes,
     training_bytes,
@@ -48,6 +50,25 @@ def test_reset_peak_starts_from_what_is_alive():
         assert memory.peak_bytes == storage_bytes(kept) == 40
         torch.zeros(5)
     assert memory.peak_bytes == 60
+
+
+def test_marks_note_the_end_and_the_peak_of_each_phase():
+    with LiveBytes() as memory:
+        memory.mark("nothing")
+        kept = torch.zeros(10)
+        memory.mark("first")
+        torch.zeros(100)
+        memory.mark("second")
+        memory.mark("idle")
+        with pytest.raises(ValueError, match="found a second mark 'first'"):
+            memory.mark("first")
+    assert memory.phases == {
+        "nothing": Phase(0, 0, 0),
+        "first": Phase(40, 40, 1),
+        "second": Phase(40, 440, 3),
+        "idle": Phase(40, 40, 3),
+    }
+    assert len(kept) == 10
 
 
 def test_views_and_in_place_operators_are_free():
@@ -283,6 +304,31 @@ def test_saved_activations_agree_with_live_bytes():
     with LiveBytes() as memory:
         loss = problems.token_loss_sum(model, (tokens, tokens))
         assert memory.live_bytes == saved + storage_bytes(loss)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [
+        (3, {}),
+        (1, {"width": 32, "heads": 2, "depth": 1, "context": 16}),
+        (2, {"width": 48, "heads": 8, "depth": 5, "context": 64, "vocabulary_size": 50_257}),
+    ],
+)
+def test_the_formula_for_a_gpt_is_exact(batch_size, options, autocast):
+    def forward(model, batch):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return problems.token_loss_sum(model, batch)
+
+    with FakeTensorMode():
+        model = problems.make_gpt(**options)
+        tokens = torch.zeros(batch_size, model.context, dtype=torch.int64)
+        saved = saved_activation_bytes(forward, model, (tokens, tokens))
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    casts = 2 * sum(module.weight.numel() for module in linear) if autocast else 0
+    # The positions (int64) and the loss's total weight are not worth a term.
+    rest = 8 * model.context + 4
+    assert saved == gpt_activation_bytes(batch_size, **options, autocast=autocast) + casts + rest
 
 
 def test_saved_activations_survive_an_exception():

@@ -1,7 +1,4 @@
-"""Bytes in use: counted tensor by tensor (LiveBytes), and predicted (training_bytes).
-
-Built in the chapter "Where the memory goes"; sizes are in bytes, GB is 10**9.
-"""
+"""Bytes in use, counted storage by storage as operators make them and as they die."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +10,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Hands out memory that was made where no dispatch mode looks: torch.tensor, torch.from_numpy.
 _BORN_UNSEEN = {torch.ops.aten.lift_fresh.default}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Bytes alive at a phase's end, the most during it, and its end as an index of the history."""
+
+    live_bytes: int
+    peak_bytes: int
+    end: int
 
 
 class LiveBytes(TorchDispatchMode):
@@ -33,8 +39,10 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self.live_bytes = 0
         self.peak_bytes = 0
-        #: live_bytes after every change, in order: the curve of memory over one step.
+        #: live_bytes after every change, in order: the curve of memory over a step.
         self.history: list[int] = []
+        #: What ``mark`` noted, by name.
+        self.phases: dict[str, Phase] = {}
         self._size: dict[int, int] = {}
 
     def include(self, *things: object) -> "LiveBytes":
@@ -46,6 +54,14 @@ class LiveBytes(TorchDispatchMode):
     def reset_peak(self) -> None:
         """Start a new peak from what is alive now."""
         self.peak_bytes = self.live_bytes
+
+    def mark(self, name: str) -> None:
+        """Note in ``phases[name]`` that the phase since the last mark ends here."""
+        if name in self.phases:
+            raise ValueError(f"found a second mark {name!r}, expected a name of its own")
+        start = next(reversed(self.phases.values())).end if self.phases else 0
+        curve = self.history[max(start - 1, 0) :] or [0]
+        self.phases[name] = Phase(self.live_bytes, max(curve), len(self.history))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Run one operator; every storage in its result that it was not given is new."""
@@ -129,61 +145,3 @@ def saved_activation_bytes(forward: Callable[..., object], *inputs: object) -> i
     with LiveBytes() as memory, torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
         forward(*inputs)
     return sum(storage.nbytes() for key, storage in kept.items() if key in memory._size)
-
-
-#: Numbers per parameter that optimizers of torch.optim keep, without their 4-byte step counters.
-STATE_PER_PARAMETER = {"SGD": 0, "SGD+momentum": 1, "Adagrad": 1, "RMSprop": 1, "AdamW": 2}
-
-#: Bytes per number: parameters, gradients, a second copy of the parameters, optimizer state.
-#: That copy is bfloat16 casts, alive from forward until backward has used them (autocast), or
-#: float32 masters (arXiv:1910.02054, section 3.1).
-PRECISIONS = {
-    "float32": (4, 4, 0, 4),
-    "autocast": (4, 4, 2, 4),
-    "master weights": (2, 2, 4, 4),
-    "bfloat16": (2, 2, 0, 2),
-}
-
-
-@dataclass(frozen=True)
-class TrainingBytes:
-    """The terms of one training step's memory, in bytes."""
-
-    parameters: int
-    gradients: int
-    copies: int
-    optimizer_state: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        """Sum of all terms: the least that a step needs, without scratch memory."""
-        return sum(vars(self).values())
-
-
-def training_bytes(
-    num_parameters: int,
-    optimizer: str = "AdamW",
-    precision: str = "float32",
-    *,
-    activation_bytes: int = 0,
-    gradient_copies: int = 1,
-) -> TrainingBytes:
-    """Return the predicted bytes of parameters, gradients, copies, state, activations. Local.
-
-    ``gradient_copies`` is 2 under torch's DistributedDataParallel unless gradient_as_bucket_view
-    is set, since its buckets are a second copy. ``autocast`` counts a cast for every parameter:
-    an upper bound, as only those of matrix products and convolutions are cast. Raises ValueError
-    for an unknown optimizer or precision. Source: arXiv:1910.02054, section 3.1. Chapter 02.
-    """
-    for found, expected in ((optimizer, STATE_PER_PARAMETER), (precision, PRECISIONS)):
-        if found not in expected:
-            raise ValueError(f"found {found!r}, expected one of {', '.join(expected)}")
-    parameter, gradient, copy, state = PRECISIONS[precision]
-    return TrainingBytes(
-        parameters=num_parameters * parameter,
-        gradients=num_parameters * gradient * gradient_copies,
-        copies=num_parameters * copy,
-        optimizer_state=num_parameters * state * STATE_PER_PARAMETER[optimizer],
-        activations=activation_bytes,
-    )
