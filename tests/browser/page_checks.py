@@ -9,6 +9,8 @@ from playwright.sync_api import Browser, Locator, Page, Response
 DESKTOP = {"width": 1280, "height": 900}
 PHONES = (390, 360)
 KIB = 1024
+OWN_CONTENT = "article.bd-article"
+AXE_OPTIONS = {"resultTypes": ["violations"], "preload": False}  # a preload asks for files anew
 MAX_BYTES, MAX_BYTES_WITH_MATHEMATICS = 400 * KIB, 750 * KIB
 
 WIDE = """width => [...document.querySelectorAll('body *')].filter(e => {
@@ -73,7 +75,7 @@ def accessibility(page: Page, scheme: str) -> list[str]:
     page.emulate_media(color_scheme=scheme)
     page.wait_for_function("s => document.documentElement.dataset.theme === s", arg=scheme)
     page.wait_for_timeout(200)  # the theme fades colours
-    found = Axe().run(page, context="article.bd-article").response["violations"]
+    found = Axe().run(page, OWN_CONTENT, AXE_OPTIONS).response["violations"]
     return [f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]]
 
 
