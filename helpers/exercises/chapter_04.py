@@ -1,0 +1,144 @@
+"""Checks of chapter 04: every number is compared with one whole batch, in float64, at 1e-12."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers.accumulate import split_batch
+from helpers.exercises.checking import Wrong, exercise, expect_close
+from helpers.problems import (
+    IGNORE_INDEX,
+    count_tokens,
+    encode,
+    library_text,
+    make_gpt,
+    token_batch,
+    token_loss_sum,
+)
+
+LENGTHS = (3, 31, 8, 17, 2, 26, 11, 5, 29, 14, 1, 20, 7, 23, 12, 32)
+
+
+def _batch(lengths: tuple[int, ...] = LENGTHS) -> tuple[Tensor, Tensor]:
+    """Sequences of the library's text, cut to these lengths, padded with spaces (token 0)."""
+    text = encode(library_text(20_000))
+    generator = torch.Generator().manual_seed(4)
+    inputs, targets = token_batch(text, len(lengths), max(LENGTHS), generator)
+    padding = torch.arange(max(LENGTHS)) >= torch.tensor(lengths)[:, None]
+    return inputs.masked_fill(padding, 0), targets.masked_fill(padding, IGNORE_INDEX)
+
+
+def _model() -> nn.Module:
+    return make_gpt(seed=4, dtype=torch.float64, width=16, depth=1, context=32)
+
+
+def _gradient(model: nn.Module) -> Tensor:
+    if any(parameter.grad is None for parameter in model.parameters()):
+        raise Wrong("a parameter has no gradient, expected one after each window")
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def _token_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    logits = model(batch[0]).flatten(0, 1)
+    return F.cross_entropy(logits, batch[1].flatten(), reduction="none").view_as(batch[1])
+
+
+def _whole(batch: tuple[Tensor, Tensor], mean: Callable[[Tensor, Tensor], Tensor]):
+    """Loss and gradient of the one whole batch; mean(token losses, targets) says of what."""
+    model = _model()
+    loss = mean(_token_losses(model, batch), batch[1])
+    loss.backward()
+    return loss.item(), _gradient(model)
+
+
+def _token_mean(losses: Tensor, targets: Tensor) -> Tensor:
+    return losses.sum() / (targets != IGNORE_INDEX).sum()
+
+
+def _sequence_mean(losses: Tensor, targets: Tensor) -> Tensor:
+    counts = (targets != IGNORE_INDEX).sum(dim=1)
+    return (losses.sum(dim=1)[counts > 0] / counts[counts > 0]).mean()
+
+
+def _with_silent_micro_batch() -> tuple[Tensor, Tensor]:
+    """Sequences 4 to 7 hold no target: a whole micro-batch for K = 4, four of them for K = 16."""
+    return _batch(LENGTHS[:4] + (0,) * 4 + LENGTHS[8:])
+
+
+@exercise("04-weight")
+def weight(solution) -> None:
+    """Micro-batches of 5, 15, 20 and 60 tokens: 1 / (4 * 5) over 1 / 100."""
+    expect_close(float(solution()), 5.0, "the weight")
+
+
+@exercise("04-divisor")
+def divisor(solution) -> None:
+    """Each sum times loss_scale(counts) must give the whole batch's gradient; nothing at all, 0."""
+    cases = {"": _batch(), ", one of them all-ignored": _with_silent_micro_batch()}
+    for said, batch in cases.items():
+        loss, expected = _whole(batch, _token_mean)
+        for num_micro_batches in (1, 4, 16):
+            name = f"{num_micro_batches} micro-batches{said}"
+            logged, gradient = _scaled(solution, batch, num_micro_batches)
+            expect_close(gradient, expected, f"gradient of {name}")
+            expect_close(logged, loss, f"loss of {name}")
+    logged, gradient = _scaled(solution, _batch((0,) * len(LENGTHS)), 4)
+    expect_close(gradient, torch.zeros_like(gradient), "gradient of an all-ignored window")
+    expect_close(logged, 0.0, "loss of an all-ignored window")
+
+
+def _scaled(loss_scale: Callable, batch: tuple[Tensor, Tensor], num_micro_batches: int):
+    """Loss and gradient of a window whose summed losses are multiplied by the solution's scale."""
+    model, logged = _model(), 0.0
+    window = split_batch(batch, len(batch[0]) // num_micro_batches)
+    scale = loss_scale([count_tokens(micro_batch) for micro_batch in window])
+    for micro_batch in window:
+        loss = token_loss_sum(model, micro_batch) * scale
+        loss.backward()
+        logged += loss.item()
+    return logged, _gradient(model)
+
+
+@exercise("04-count")
+def count(solution) -> None:
+    """A padding token is also a character of the text; only the targets know."""
+    for lengths in (LENGTHS, (32,) * 4, (1,) * 4, (0, 5)):
+        batch = _batch(lengths)
+        expect_close(float(solution(batch)), count_tokens(batch), "the count of tokens")
+
+
+@exercise("04-late")
+def late(solution) -> None:
+    """Equal to the whole batch, with each micro-batch fetched after the backward before it."""
+    batch = _with_silent_micro_batch()
+    loss, expected = _whole(batch, _token_mean)
+    for num_micro_batches in (1, 4, 16):
+        model = _model()
+        logged = solution(model, _one_by_one(model, batch, num_micro_batches))
+        name = f"{num_micro_batches} micro-batches"
+        expect_close(_gradient(model), expected, f"gradient of {name}")
+        expect_close(float(logged), loss, f"logged loss of {name}")
+
+
+def _one_by_one(model: nn.Module, batch, num_micro_batches: int) -> Iterator[tuple]:
+    """Micro-batches that are not to be fetched ahead: each must have left its gradient first."""
+    for index, micro_batch in enumerate(split_batch(batch, len(batch[0]) // num_micro_batches)):
+        if index and all(parameter.grad is None for parameter in model.parameters()):
+            raise Wrong(f"micro-batch {index} fetched before the backward of {index - 1}")
+        yield micro_batch
+
+
+@exercise("04-sequences")
+def sequences(solution) -> None:
+    """The mean over sequences of each one's own mean, for any number of micro-batches."""
+    for lengths in (LENGTHS, LENGTHS[:4] + (0,) * 4 + LENGTHS[8:]):
+        batch = _batch(lengths)
+        loss, expected = _whole(batch, _sequence_mean)
+        for num_micro_batches in (1, 4, 16):
+            model = _model()
+            logged = solution(model, split_batch(batch, len(batch[0]) // num_micro_batches))
+            name = f"{num_micro_batches} micro-batches"
+            expect_close(_gradient(model), expected, f"gradient of {name}")
+            expect_close(float(logged), loss, f"logged loss of {name}")
