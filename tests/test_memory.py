@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from helpers import problems
 from helpers.memory import (
+    OPTIMIZERS,
     PRECISIONS,
     STATE_PER_PARAMETER,
     LiveBytes,
@@ -20,14 +21,6 @@ from helpers.memory import (
     storage_bytes,
     training_bytes,
 )
-
-OPTIMIZERS = {
-    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
-    "SGD+momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "Adagrad": lambda p: torch.optim.Adagrad(p),
-    "RMSprop": lambda p: torch.optim.RMSprop(p),
-    "AdamW": lambda p: torch.optim.AdamW(p),
-}
 
 
 def test_live_and_peak_by_hand():
@@ -349,7 +342,10 @@ def test_the_formula_of_the_papers():
         "master weights": 16,
         "bfloat16": 8,
     }
-    assert training_bytes(10, "SGD", activation_bytes=5, gradient_copies=2).total == 40 + 80 + 5
+    twice = training_bytes(10, "SGD", activation_bytes=5, gradient_copies=2)
+    assert (twice.total, twice.peak) == (40 + 80 + 5, 40 + 80)
+    assert training_bytes(10, "AdamW", activation_bytes=50).peak == 40 + 80 + 50
+    assert OPTIMIZERS.keys() == STATE_PER_PARAMETER.keys()
 
 
 @pytest.mark.parametrize(("optimizer", "precision"), [("Adam?", "float32"), ("SGD", "fp8")])

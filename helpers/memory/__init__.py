@@ -4,6 +4,7 @@ Built in chapter 02. Sizes are in bytes; MB and GB are 10**6 and 10**9.
 """
 
 from helpers.memory.formula import (
+    OPTIMIZERS,
     PRECISIONS,
     STATE_PER_PARAMETER,
     TrainingBytes,
@@ -13,6 +14,7 @@ from helpers.memory.formula import (
 from helpers.memory.live_bytes import LiveBytes, Phase, saved_activation_bytes, storage_bytes
 
 __all__ = [
+    "OPTIMIZERS",
     "PRECISIONS",
     "STATE_PER_PARAMETER",
     "LiveBytes",

@@ -1,8 +1,21 @@
 """The memory formula: what a training step needs, from counts alone."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-#: Numbers per parameter that optimizers of torch.optim keep, without their 4-byte step counters.
+import torch
+
+#: Five optimizers of torch.optim by name: each takes parameters, the rest stays at its default.
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": torch.optim.SGD,
+    "SGD+momentum": partial(torch.optim.SGD, momentum=0.9),
+    "Adagrad": torch.optim.Adagrad,
+    "RMSprop": torch.optim.RMSprop,
+    "AdamW": torch.optim.AdamW,
+}
+
+#: Numbers that they keep for each parameter; their step counters (4 bytes a tensor) left out.
 STATE_PER_PARAMETER = {"SGD": 0, "SGD+momentum": 1, "Adagrad": 1, "RMSprop": 1, "AdamW": 2}
 
 #: Bytes per number: parameters, gradients, a second copy of the parameters, optimizer state.
@@ -28,8 +41,16 @@ class TrainingBytes:
 
     @property
     def total(self) -> int:
-        """Sum of all terms: the least that a step needs, without scratch memory."""
+        """Sum of all terms: needed where gradients stay, as they do in gradient accumulation."""
         return sum(vars(self).values())
+
+    @property
+    def peak(self) -> int:
+        """The most at one time if gradients are freed before each forward, without scratch memory.
+
+        Activations go while gradients come, so only the larger of the two counts.
+        """
+        return self.total - min(self.gradients, self.activations)
 
 
 def training_bytes(

@@ -1,0 +1,88 @@
+"""Checks of chapter 02, Where the memory goes: bytes predicted, measured, and found."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from helpers import problems
+from helpers.exercises.checking import Wrong, exercise
+from helpers.memory import LiveBytes, storage_bytes
+
+
+@exercise("02-first-step")
+def first_step(solution: Callable[[int, int], int]) -> None:
+    """solution(num_parameters, num_tensors) -> bytes alive after AdamW's first step."""
+    for sizes in ((64, 128, 128, 10), (8, 4), (64, 256, 10)):
+        with LiveBytes() as live:
+            model = problems.make_mlp(sizes)
+            optimizer = torch.optim.AdamW(model.parameters())
+            model(torch.zeros(1, sizes[0])).sum().backward()
+            optimizer.step()
+        parameters = list(model.parameters())
+        counts = sum(p.numel() for p in parameters), len(parameters)
+        _expect_bytes(solution(*counts), live.live_bytes, f"a model of {counts[0]} parameters")
+
+
+@exercise("02-two-probes")
+def two_probes(solution: Callable[[Callable[[int], int], int], float]) -> None:
+    """solution(measure, batch_size) -> predicted peak bytes, from probes of 1 and 2 samples."""
+    for make_optimizer in (torch.optim.SGD, torch.optim.AdamW):
+        probes: list[int] = []
+
+        def measure(batch_size: int, make_optimizer=make_optimizer, probes=probes) -> int:
+            probes.append(batch_size)
+            tokens = torch.zeros(batch_size, 128, dtype=torch.int64)
+            make_model = partial(problems.make_gpt, width=128)
+            return _peak(make_model, make_optimizer, [(tokens, tokens)] * 2)
+
+        for batch_size in (4, 8):
+            predicted = solution(measure, batch_size)
+            if not probes or max(probes) > 2 or len(probes) > 2:
+                raise Wrong(f"probed batches {probes}, expected one of 1 and one of 2 samples")
+            _expect_bytes(predicted, measure(batch_size), f"batch {batch_size}", tolerance=0.1)
+            probes.clear()
+
+
+@exercise("02-finder")
+def finder(solution: Callable[..., int]) -> None:
+    """solution(make_model, make_optimizer, batches) -> peak bytes of training on the batches."""
+    make_model = partial(problems.make_gpt, width=128, depth=1)
+    for make_optimizer in (torch.optim.AdamW, torch.optim.SGD):
+        for lengths in ((16, 64, 32), (64, 16, 8), (8, 16, 64)):
+            batches = [(torch.zeros(2, n, dtype=torch.int64),) * 2 for n in lengths]
+            expected = _peak(make_model, make_optimizer, batches * 2)
+            found = solution(make_model, make_optimizer, batches)
+            what = f"{make_optimizer.__name__}, lines of {lengths} tokens"
+            _expect_bytes(found, expected, what, tolerance=0.02)
+
+
+@exercise("02-adafactor")
+def adafactor(solution: Callable[[list[tuple[int, ...]]], int]) -> None:
+    """solution(shapes) -> bytes of torch.optim.Adafactor's state for parameters of these shapes."""
+    for shapes in ([(40, 30)], [(128,)], [(7,), (1, 9), (64, 3)], [(256, 64), (256,), (10, 256)]):
+        parameters = [torch.zeros(shape, requires_grad=True) for shape in shapes]
+        optimizer = torch.optim.Adafactor(parameters)
+        sum(parameter.sum() for parameter in parameters).backward()
+        optimizer.step()
+        _expect_bytes(solution(shapes), storage_bytes(optimizer), f"shapes {shapes}")
+
+
+def _peak(make_model: Callable, make_optimizer: Callable, batches: list[tuple]) -> int:
+    """The peak of training one step on each batch, gradients freed before each forward."""
+    with LiveBytes() as live:
+        model = make_model()
+        optimizer = make_optimizer(model.parameters())
+        for batch in batches:
+            optimizer.zero_grad()
+            problems.token_loss_sum(model, batch).backward()
+            optimizer.step()
+    return live.peak_bytes
+
+
+def _expect_bytes(found: float, expected: int, what: str, tolerance: float = 0.0) -> None:
+    if not isinstance(found, int | float):
+        raise Wrong(f"{what}: found {type(found).__name__}, expected a number of bytes")
+    if not abs(found - expected) <= tolerance * expected:  # so that a NaN fails
+        off = (found - expected) / expected
+        raise Wrong(f"{what}: {found:,.0f} bytes, measured {expected:,} ({off:+.1%})")
