@@ -1,6 +1,6 @@
-"""Everything that `make test` proves, in stages; says at the end how long each took and which failed.
+"""All that `make test` proves, in stages; says at the end how long each took, and which failed.
 
-    python tests/run_all.py
+python tests/run_all.py
 """
 
 import os
@@ -72,7 +72,9 @@ def notebook_seconds(report: Path) -> dict[str, float]:
     seconds: dict[str, float] = defaultdict(float)
     if report.exists():
         for case in ElementTree.parse(report).iter("testcase"):
-            seconds[case.get("classname", "").split(".")[-1]] += float(case.get("time", 0))
+            seconds[case.get("classname", "").removesuffix(".ipynb").split(".")[-1]] += float(
+                case.get("time", 0)
+            )
     return dict(seconds)
 
 
