@@ -95,6 +95,12 @@ def test_the_callers_surroundings(folder, monkeypatch):
     assert values == ["yes", "1", "127.0.0.1", str(expected)]
     assert (working_folder, threads) == (str(folder), expected)
     assert run_function(torch.get_num_threads, env={"OMP_NUM_THREADS": "3"}) == [3, 3]
+    assert run_function(debug_level, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})[1] == "DETAIL"
+    assert run_function(debug_level)[1] == "OFF"
+
+
+def debug_level():
+    return torch.distributed.get_debug_level().name
 
 
 def test_an_edited_module_is_seen_by_the_next_launch(folder):

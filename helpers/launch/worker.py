@@ -56,6 +56,7 @@ def _settle(job: Job, files: RankFiles) -> None:
     sys.path[:] = job.module_path
     # The fork server has loaded torch: OMP_NUM_THREADS alone would come too late.
     torch.set_num_threads(job.num_threads)
+    dist.set_debug_level_from_env()  # and so would TORCH_DISTRIBUTED_DEBUG
     _leave_stack_when_stopped(files)
     main_thread = f"0x{threading.main_thread().ident:016x}"
     write_json(files.started, {"pid": os.getpid(), "main_thread": main_thread})
