@@ -43,19 +43,23 @@ _SCRIPT = (
 class Explore(widgets.VBox):
     """What `explore` returns: sliders over drawn frames. Local.
 
-    labels: option -> the text of each of its values; frames: one SVG a state, last option fastest.
+    labels: option -> the text of each of its values; frames: one SVG a state, last option
+    fastest; alts: what each shows; at: the value of each slider that is shown first.
     """
 
-    def __init__(self, labels: dict[str, list[str]], frames: list[str], shows: str):
-        self.labels, self.frames, self.shows = labels, frames, shows
+    def __init__(
+        self, labels: dict[str, list[str]], frames: list[str], alts: list[str], at: list[int]
+    ):
+        self.labels, self.frames, self.alts, self.at = labels, frames, alts, at
         self.sliders = [
             widgets.SelectionSlider(
                 options=[(text, index) for index, text in enumerate(texts)],
+                index=first,
                 description=_words(name),
                 style={"description_width": "initial"},
                 continuous_update=True,
             )
-            for name, texts in labels.items()
+            for (name, texts), first in zip(labels.items(), at, strict=True)
         ]
         super().__init__([*self.sliders, self._stack(iter(frames), self.sliders)])
 
@@ -65,7 +69,7 @@ class Explore(widgets.VBox):
             return widgets.HTML(next(frames))
         slider, *inner = sliders
         stack = widgets.Stack([self._stack(frames, inner) for _ in slider.options])
-        stack.selected_index = 0
+        stack.selected_index = slider.index
         widgets.jslink((slider, "index"), (stack, "selected_index"))
         return stack
 
@@ -82,44 +86,51 @@ class Explore(widgets.VBox):
         data = json.dumps({"labels": list(self.labels.values()), "frames": self.frames})
         name = "explore-" + hashlib.sha256(data.encode()).hexdigest()[:10]
         rows = "".join(
-            self._row(f"{name}-{index}", option, texts)
+            self._row(f"{name}-{index}", option, texts, self.at[index])
             for index, (option, texts) in enumerate(self.labels.items())
         )
-        first = ", ".join(f"{_words(option)} {texts[0]}" for option, texts in self.labels.items())
+        place = 0
+        for texts, index in zip(self.labels.values(), self.at, strict=True):
+            place = place * len(texts) + index
+        alt = escape(self.alts[place])
         # An image, since a notebook that is not trusted shows no inline SVG.
-        image = base64.b64encode(self.frames[0].encode()).decode()
+        image = base64.b64encode(self.frames[place].encode()).decode()
         # "<\/" is "</" to JSON, and no end of the script to HTML.
         data = data.replace("</", "<\\/").replace("<!--", "\\u003c!--")
         return (
             f'<div id="{name}" class="explore" style="{_CARD}">'
             f'<div class="explore-controls" hidden>{rows}</div>'
-            f'<div class="explore-view"><img alt="{escape(self.shows)}" style="max-width:100%"'
+            f'<div class="explore-view"><img alt="{alt}" style="max-width:100%"'
             f' src="data:image/svg+xml;base64,{image}"></div>'
-            f'<p class="explore-note" style="margin:.25rem 0 0"><small>Shown: {escape(first)}.'
-            f" With JavaScript, sliders change it.</small></p>"
+            f'<p class="explore-note" style="margin:.25rem 0 0"><small>{alt}.'
+            f" Sliders that change it need JavaScript.</small></p>"
             f'<script type="application/json">{data}</script>'
             f"<script>{_SCRIPT % name}</script></div>"
         )
 
     @staticmethod
-    def _row(name: str, option: str, texts: list[str]) -> str:
+    def _row(name: str, option: str, texts: list[str], at: int) -> str:
         return (
             f'<div style="{_ROW}"><label for="{name}">{escape(_words(option))}</label>'
-            f'<input id="{name}" type="range" min="0" max="{len(texts) - 1}" value="0"'
-            f' autocomplete="off" aria-valuetext="{escape(texts[0])}" style="{_SLIDER}">'
-            f'<output for="{name}" aria-live="off" style="min-width:4ch">{escape(texts[0])}'
+            f'<input id="{name}" type="range" min="0" max="{len(texts) - 1}" value="{at}"'
+            f' autocomplete="off" aria-valuetext="{escape(texts[at])}" style="{_SLIDER}">'
+            f'<output for="{name}" aria-live="off" style="min-width:4ch">{escape(texts[at])}'
             f"</output></div>"
         )
 
 
-def explore(draw: Callable[..., Drawing], **options: Iterable) -> Explore:
+def explore(
+    draw: Callable[..., Drawing], /, start: dict | None = None, **options: Iterable
+) -> Explore:
     """`draw` on one slider an option: every state is drawn now, and shown by moving sliders. Local.
 
     draw(**{option: value}) returns a finished figure; options name draw's arguments, each with the
-    values of its slider, in their order; the first of each is what a page shows at first.
+    values of its slider, in their order. start: {option: value} shown at first, otherwise each
+    option's first value; choose one that is worth seeing alone, as on paper.
     The frames weigh at most 400 kB together. Deterministic: equal frames give equal HTML.
     TypeError: an option that draw does not take, or that is not a list of values; a draw that
-    returns no figure. ValueError: no option, an empty one, equal labels, frames too heavy.
+    returns no figure. ValueError: no option, an empty one, equal labels, a start that no slider
+    has, frames too heavy.
     """
     values = {name: _values(name, option) for name, option in options.items()}
     if not values:
@@ -129,18 +140,20 @@ def explore(draw: Callable[..., Drawing], **options: Iterable) -> Explore:
     except TypeError as error:
         raise TypeError(f"explore: the options do not fit draw: {error}") from None
     labels = {name: _labels(name, each) for name, each in values.items()}
+    at = _places(start or {}, values)
     states = math.prod(len(each) for each in values.values())
-    frames, size, shows = [], 0, ""
+    frames, alts, size = [], [], 0
     for state in itertools.product(*values.values()):
         frame, alt = _frame(draw, dict(zip(values, state, strict=True)))
         frames.append(frame)
-        shows, size = shows or alt, size + len(frame.encode())
+        alts.append(alt)
+        size += len(frame.encode())
         if size > MAX_BYTES:
             raise ValueError(
                 f"explore: found {size} bytes in {len(frames)} of {states} states, expected at "
                 f"most {MAX_BYTES} in all; draw less in a frame or offer fewer values"
             )
-    return Explore(labels, frames, shows)
+    return Explore(labels, frames, alts, at)
 
 
 def _words(name: str) -> str:
@@ -163,6 +176,13 @@ def _labels(name: str, values: list) -> list[str]:
     if len(set(labels)) < len(labels):
         raise ValueError(f"explore: option {name!r} found equal labels {labels}, expected distinct")
     return labels
+
+
+def _places(start: dict, values: dict[str, list]) -> list[int]:
+    for name, value in start.items():
+        if value not in values.get(name, []):
+            raise ValueError(f"explore: start found {name}={value!r}, expected one of {values}")
+    return [each.index(start[name]) if name in start else 0 for name, each in values.items()]
 
 
 def _frame(draw: Callable[..., Drawing], state: dict) -> tuple[str, str]:
