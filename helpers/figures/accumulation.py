@@ -3,6 +3,8 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from helpers.figures.style import (
     INK,
     MEASUREMENT,
@@ -18,13 +20,17 @@ from helpers.figures.style import (
 
 @styled()
 def error_against_micro_batches(
-    num_micro_batches: Sequence[int], errors: Mapping[str, Sequence[float]]
+    num_micro_batches: Sequence[int],
+    errors: Mapping[tuple[torch.dtype, torch.dtype], Sequence[float]],
 ) -> Drawing:
-    """Return the gradient's relative error against the window's length, a line a name. Local."""
-    figure = drawing(6, 3, f"Relative error of a gradient by window length: {', '.join(errors)}")
+    """Return a gradient's relative error against the window's length, a line a kind. Local.
+
+    A kind is (dtype of the gradients, dtype of their sum).
+    """
+    figure = drawing(6, 3, "Relative error of a gradient against the window's length")
     axes = figure.axes[0]
-    for index, (name, line) in enumerate(errors.items()):
-        colour = series_colour(index)
+    for index, (kind, line) in enumerate(errors.items()):
+        colour, name = series_colour(index), " in ".join(str(x).split(".")[-1] for x in kind)
         axes.plot(num_micro_batches, line, marker=series_marker(index), color=colour)
         label_line(axes, num_micro_batches[-1], line[-1], name, colour, xytext=(8, 0))
     axes.set_xscale("log", base=2)
@@ -37,7 +43,7 @@ def error_against_micro_batches(
 
 
 @styled()
-def memory_against_micro_batches(
+def peak_memory(
     num_micro_batches: Sequence[int],
     predicted: Sequence[float],
     measured: Sequence[int],
