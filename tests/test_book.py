@@ -68,7 +68,8 @@ def test_scripts_are_named_after_their_chapter(path):
 @pytest.mark.parametrize("path", CHAPTERS, ids=by_name)
 def test_stored_in_the_normal_form(path):
     notebook = cells.read(path)
-    assert normal_form(notebook) == notebook, "python tests/normal_form.py puts it right"
+    is_normal = normal_form(notebook) == notebook  # apart: pytest would compare them by the minute
+    assert is_normal, f"python tests/normal_form.py {path.name} puts it right"
 
 
 @pytest.mark.parametrize("rule", notebook_rules.RULES, ids=by_rule)
