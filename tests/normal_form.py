@@ -31,7 +31,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 REPLACEMENTS = [
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"\r+\n"), "\n"),
-    (re.compile(r"[^\n]*\r"), ""),  # as a terminal shows it: what follows writes over the line
+    (re.compile(r"^[^\n]*\r", re.M), ""),  # as a terminal shows it: what follows writes over the line
     (re.compile(r"^Overwriting (?=\S+$)", re.M), "Writing "),
     (re.compile(r"[^\s'\"(<>]*/ipykernel_\d+/\d+\.py"), "cell.py"),
     (re.compile(r"(?<=\()\d{5,}\.py(?=, line)"), "cell.py"),  # a SyntaxError's place
