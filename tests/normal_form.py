@@ -28,16 +28,17 @@ METADATA = {
 }
 CELL_METADATA = ("mystnb", "tags")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+PATH = r"(?<![^\s'\"(<>])[^\s'\"(<>]*"  # from its start only: outputs have very long words
 REPLACEMENTS = [
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"\r+\n"), "\n"),
-    (re.compile(r"^[^\n]*\r", re.M), ""),  # as a terminal shows it: what follows writes over the line
+    (re.compile(r"^[^\n]*\r", re.M), ""),  # as a terminal shows it: written over by what follows
     (re.compile(r"^Overwriting (?=\S+$)", re.M), "Writing "),
-    (re.compile(r"[^\s'\"(<>]*/ipykernel_\d+/\d+\.py"), "cell.py"),
+    (re.compile(PATH + r"/ipykernel_\d+/\d+\.py"), "cell.py"),
     (re.compile(r"(?<=\()\d{5,}\.py(?=, line)"), "cell.py"),  # a SyntaxError's place
-    (re.compile(r"[^\s'\"(<>]*/site-packages/"), "site-packages/"),
-    (re.compile(r"[^\s'\"(<>]*/lib/python3\.\d+/"), "python3/"),
-    (re.compile(r"[^\s'\"(<>]*/(?=(?:book|helpers)/[\w/.]+\.py)"), ""),
+    (re.compile(PATH + r"/site-packages/"), "site-packages/"),
+    (re.compile(PATH + r"/lib/python3\.\d+/"), "python3/"),
+    (re.compile(PATH + r"/(?=(?:book|helpers)/[\w/.]+\.py)"), ""),
 ]
 
 
