@@ -16,6 +16,7 @@ from helpers import problems
 from helpers.accumulate import GradientAccumulator, accumulate_gradients, split_batch, windows
 from helpers.compare import gradients, relative_error
 from helpers.launch import RankFailed, run_function
+from helpers.memory import LiveBytes
 from helpers.process_group import process_group
 
 SIZES = (64, 16, 10)
@@ -222,6 +223,26 @@ def test_no_graph_outlives_its_micro_batch():
 
     accumulate_gradients(model, split_batch(batch_of(12), 3), watched, count)
     assert alive == [0, 0, 0, 0]
+
+
+def peak_bytes(num_micro_batches: int, run) -> int:
+    """Peak over one window of micro-batches of two samples each."""
+    model = problems.make_conv()
+    images, labels = problems.digits().train
+    window = split_batch((images[: 2 * num_micro_batches], labels[: 2 * num_micro_batches]), 2)
+    with LiveBytes() as memory:
+        run(model, window)
+    return memory.peak_bytes
+
+
+def one_backward(model, window):
+    sum(loss_sum(model, part) for part in window).backward()
+
+
+def test_peak_memory_does_not_depend_on_the_window_and_does_where_losses_are_summed():
+    ours = functools.partial(accumulate_gradients, loss_sum=loss_sum, count=count)
+    assert peak_bytes(16, ours) < 1.05 * peak_bytes(2, ours)
+    assert peak_bytes(16, one_backward) > 4 * peak_bytes(2, one_backward)
 
 
 class Counting(nn.Module):

@@ -62,10 +62,11 @@ def peak_memory(
     axes.plot(num_micro_batches, megabytes[1], "o", color=MEASUREMENT)
     axes.plot(num_micro_batches, megabytes[2], "s", color=series_colour(1))
     axes.axhline(floor_bytes / 1e6, color=series_colour(2), linestyle="--", linewidth=1.2)
-    last, second = num_micro_batches[-1], num_micro_batches[1]
-    label_line(axes, second, megabytes[1][1], "backward at each, predicted and measured", INK)
-    label_line(axes, 1, megabytes[2][-1], "one backward at the end", series_colour(1), va="bottom")
-    axes.texts[-1].set(x=8, y=6)
+    away, above = {"xytext": (10, 6)}, {"xytext": (8, 8)}
+    ours, theirs = "backward at each: predicted, measured", "one backward at the end"
+    label_line(axes, num_micro_batches[1], megabytes[1][1], ours, INK, **away)
+    label_line(axes, num_micro_batches[1], max(megabytes[2][1:]), theirs, series_colour(1), **above)
+    last = num_micro_batches[-1]
     where = {"xytext": (0, -4), "ha": "right", "va": "top"}
     label_line(axes, last, floor_bytes / 1e6, "what no K removes", series_colour(2), **where)
     axes.set_xscale("log", base=2)
@@ -140,7 +141,8 @@ def samples_in_windows(num_samples: int, micro_batch_size: int, num_micro_batche
             [row] * len(widths), widths, left=lefts, color=colour, edgecolor="white", height=0.8
         )
         short = ", the short one" if end - start < full else ""
-        text = f"samples {start}–{end - 1}: sum ÷ {end - start}{short}"
+        which = f"samples {start}–{end - 1}" if end - start > 1 else f"sample {start}"
+        text = f"{which}: sum ÷ {end - start}{short}"
         label_line(axes, end - start, row, text, INK)
     axes.set(xlim=(0, 2.2 * min(full, num_samples)), ylim=(max(len(starts), 3) - 0.5, -0.5))
     axes.set_yticks(range(len(starts)), [f"update {row + 1}" for row in range(len(starts))])
@@ -155,14 +157,22 @@ def training_curves(curves: Mapping[str, Sequence[float]], points: str) -> Drawi
     """Return loss against updates, a line a name; the one named `points` as points. Local."""
     figure = drawing(6, 3.4, f"Validation loss against updates: {', '.join(curves)}")
     axes = figure.axes[0]
+    labels = []
     for index, (name, curve) in enumerate(curves.items()):
         updates, colour = range(1, len(curve) + 1), series_colour(index)
         if name == points:
-            axes.plot(updates[::3], curve[::3], "o", color=MEASUREMENT, markersize=4)
+            colour = MEASUREMENT
+            axes.plot(updates[::3], curve[::3], "o", color=colour, markersize=4)
         else:
             axes.plot(updates, curve, color=colour)
-            label_line(axes, updates[-1], curve[-1], name, colour)
-    axes.set(xlabel="updates", ylabel="validation loss")
-    axes.set_xlim(0, 1.45 * max(len(curve) for curve in curves.values()))
-    axes.set_ylim(0, None)
+        labels.append((curve[-1], name + (" (points)" if name == points else ""), colour))
+    top = 1.05 * max(max(curve) for curve in curves.values())
+    last = max(len(curve) for curve in curves.values())
+    height = 0.0
+    for end, name, colour in sorted(labels):
+        height = max(end, height)  # labels of curves that end together are stacked
+        label_line(axes, last, height, name, colour)
+        height += 0.08 * top
+    axes.set(xlabel="updates", ylabel="validation loss", ylim=(0, top), xlim=(0, 1.4 * last))
+    axes.set_xticks(range(0, last + 1, 16))
     return figure
