@@ -46,6 +46,8 @@ def processes(hosts: int, processes_per_host: int, slots: int | None = None) -> 
     )
     for host in range(hosts):
         _host(axes, host, processes_per_host, height - _STORE_HEIGHT - host * _HOST_HEIGHT)
+    for slot in range(hosts, slots):  # room that is left looks left, not lost
+        _box(axes, 0.05, height - _STORE_HEIGHT - slot * _HOST_HEIGHT - 1.34, _WIDTH - 0.3, 1.32)
     _trunk(axes, height, hosts)
     return figure
 

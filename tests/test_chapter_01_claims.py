@@ -1,0 +1,82 @@
+"""Chapter 01: its small group against the helper's, its drawing, and what its text says."""
+
+import pickle
+from datetime import timedelta
+
+import cloudpickle
+import notebook_cells
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.figures import launching
+from helpers.launch import run_function
+from helpers.process_group import process_group
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    """What the chapter's definition cells define."""
+    return notebook_cells.namespace(notebook_cells.chapter("01"))
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_the_group_by_hand_and_the_helpers_sum_alike(chapter, world_size):
+    group_by_hand = chapter["group_by_hand"]
+
+    def sums():
+        with group_by_hand() as rank:
+            by_hand = torch.tensor(float(rank + 1), dtype=torch.float64)
+            dist.all_reduce(by_hand)
+        with process_group(backend="gloo") as ranks:
+            total = torch.tensor(float(ranks.rank + 1), dtype=torch.float64)
+            dist.all_reduce(total)
+        return rank == ranks.rank, by_hand.item(), total.item()
+
+    expected = world_size * (world_size + 1) / 2
+    assert (
+        run_function(sums, nproc_per_node=world_size) == [(True, expected, expected)] * world_size
+    )
+
+
+def test_the_ranks_are_read_from_torchruns_words(chapter):
+    assert chapter["read_ranks"]({}) == (0, 1)
+    assert chapter["read_ranks"]({"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
+
+
+def test_a_function_is_pickled_by_name_and_cloudpickled_with_its_code(chapter):
+    function = pickle_me
+    assert b"said only in the code" not in pickle.dumps(function)
+    assert b"WORLD_SIZE" in cloudpickle.dumps(chapter["read_ranks"])
+
+
+def pickle_me():
+    return "said only in the code"
+
+
+def test_pytorch_waits_half_an_hour_unless_told():
+    from torch.distributed.constants import default_pg_timeout
+
+    assert default_pg_timeout == timedelta(minutes=30)
+
+
+@pytest.mark.parametrize("processes_per_host", [1, 8])
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_processes_are_drawn_at_both_ends_of_the_sliders(hosts, processes_per_host):
+    figure = launching.processes(hosts, processes_per_host, slots=3)
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts.count("agent") == hosts
+    world_size = hosts * processes_per_host
+    numbers = [text for text in texts if text.isdigit()]
+    local = [str(rank % processes_per_host) for rank in range(world_size)]
+    assert sorted(numbers) == sorted([*map(str, range(world_size)), *local])
+    assert f"ranks 0 to {world_size - 1}" in figure.shows
+    assert tuple(figure.get_size_inches()) == tuple(
+        launching.processes(3, 1, slots=3).get_size_inches()
+    )
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (1, 9), (4, 2)])
+def test_what_cannot_be_drawn_is_refused(sizes):
+    with pytest.raises(ValueError, match="processes: found"):
+        launching.processes(*sizes, slots=3)
