@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from helpers.figures.style import (
     INK,
     MEASUREMENT,
+    PAPER,
     PREDICTION,
     Drawing,
     drawing,
@@ -25,7 +26,8 @@ _TERMS = {
     "optimizer_state": "optimizer state",
     "activations": "activations",
 }
-_HATCHES = ("", "//", "..", "\\\\", "xx")
+_COLOURS = {term: series_colour(index) for index, term in enumerate(_TERMS)}
+_CENTRED = {"ha": "center", "va": "center", "fontsize": 9}
 
 
 @styled()
@@ -51,51 +53,56 @@ def step_curve(history: Sequence[int], phases: Sequence[tuple[str, int]]) -> Dra
 
 
 @styled()
-def against_depth(
-    depths: Sequence[int],
-    predicted: Mapping[str, Sequence[int]],
-    measured: Mapping[str, Sequence[int]],
-) -> Drawing:
-    """Return bytes against depth, for each name a predicted line and its measured points. Local."""
-    figure = drawing(6, 3, f"Peak bytes against depth: {', '.join(predicted)}")
+def against_depth(rows: Sequence[tuple[str, int, int, int]]) -> Drawing:
+    """Return bytes against depth, for each name a predicted line and its measured points. Local.
+
+    Each row is (name, depth, predicted bytes, measured bytes); names in order, depths ascending.
+    """
+    names = list(dict.fromkeys(name for name, *_ in rows))
+    figure = drawing(6, 3, f"Peak bytes against depth: {', '.join(names)}")
     axes = figure.axes[0]
-    for index, (name, line) in enumerate(predicted.items()):
+    for index, name in enumerate(names):
+        depths, predicted, measured = zip(*(row[1:] for row in rows if row[0] == name), strict=True)
         colour = series_colour(index)
-        axes.plot(depths, [y / 1e6 for y in line], color=PREDICTION, linewidth=1.2)
-        points = [y / 1e6 for y in measured[name]]
-        axes.plot(depths, points, series_marker(index), color=colour)
-        label_line(axes, depths[-1], points[-1], name, colour, xytext=(8, 0))
+        axes.plot(depths, [y / 1e6 for y in predicted], color=PREDICTION, linewidth=1.2)
+        axes.plot(depths, [y / 1e6 for y in measured], series_marker(index), color=colour)
+        label_line(axes, depths[-1], measured[-1] / 1e6, name, colour, xytext=(8, 0))
     axes.set(xlabel="blocks of the model", ylabel="peak memory (MB)", xticks=depths)
-    axes.set(xlim=(0, 1.42 * depths[-1]), ylim=(0, None))
+    axes.set(xlim=(0, 1.4 * depths[-1]), ylim=(0, None))
     return figure
 
 
 @styled()
 def against_cards(
-    rows: Mapping[str, TrainingBytes], measured: Mapping[str, int] | None = None
+    rows: Mapping[str, TrainingBytes],
+    measured: Mapping[str, int] | None = None,
+    terms: Sequence[str] = ("parameters", "gradients", "optimizer_state", "activations"),
 ) -> Drawing:
     """Return one stacked bar a row, in GB, with the memory of some cards as lines. Local.
 
-    ``measured`` puts a point on the bar of the same name.
+    ``measured`` puts a point on the bar of the same name; ``terms`` are the parts of a bar.
     """
     measured = measured or {}
     figure = drawing(6, 1.9 + 0.42 * len(rows), f"Bytes by term against cards: {', '.join(rows)}")
     axes = figure.axes[0]
-    for place, (name, terms) in enumerate(rows.items()):
+    for place, (name, parts) in enumerate(rows.items()):
         left = 0.0
-        for index, term in enumerate(_TERMS):
-            width = getattr(terms, term) / 1e9
-            how = {"color": series_colour(index), "hatch": _HATCHES[index], "edgecolor": "white"}
-            axes.barh(place, width, left=left, height=0.6, linewidth=0, **how)
+        for term in terms:
+            width, colour = getattr(parts, term) / 1e9, _COLOURS[term]
+            bar = {"color": colour, "edgecolor": PAPER, "linewidth": 1}
+            axes.barh(place, width, left=left, height=0.6, **bar)
+            if width > 12:
+                ground = {"facecolor": colour, "edgecolor": "none", "pad": 1}
+                how = {"color": PAPER, "bbox": ground, "zorder": 3, **_CENTRED}
+                axes.text(left + width / 2, place, f"{width:.0f}", **how)
             left += width
         if name in measured:
             axes.plot(measured[name] / 1e9, place, "o", color=MEASUREMENT, mec="white", ms=7)
-    _finish_cards(axes, rows, measured)
+    _finish_cards(axes, list(rows), terms, has_points=bool(measured))
     return figure
 
 
-def _finish_cards(axes, rows: Mapping[str, TrainingBytes], measured: Mapping[str, int]) -> None:
-    used = [i for i, t in enumerate(_TERMS) if any(getattr(row, t) for row in rows.values())]
+def _finish_cards(axes, names: list[str], terms: Sequence[str], has_points: bool) -> None:
     for name, size in CARDS_GB.items():
         axes.axvline(size, color=INK, linewidth=1, linestyle="--")
         axes.annotate(
@@ -107,18 +114,19 @@ def _finish_cards(axes, rows: Mapping[str, TrainingBytes], measured: Mapping[str
             ha="center",
             fontsize=8.5,
         )
-    handles = [axes.barh(0, 0, color=series_colour(i), hatch=_HATCHES[i], ec="white") for i in used]
-    names = [list(_TERMS.values())[i] for i in used]
-    if measured:
+    handles = [axes.barh(0, 0, color=_COLOURS[term]) for term in terms]
+    labels = [_TERMS[term] for term in terms]
+    if has_points:
         handles += axes.plot([], [], "o", color=MEASUREMENT, ms=7)
-        names.append("measured peak")
-    axes.legend(handles, names, loc="upper center", bbox_to_anchor=(0.4, -0.32), ncols=3)
-    axes.set(yticks=range(len(rows)), yticklabels=list(rows), xlabel="memory (GB)")
-    axes.set(xlim=(0, 215), ylim=(len(rows) - 0.5, -0.5))
+        labels.append("measured peak")
+    axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.4, -0.32), ncols=3)
+    axes.set(yticks=range(len(names)), yticklabels=names, xlabel="memory (GB)")
+    axes.set(xlim=(0, 245), ylim=(len(names) - 0.5, -0.5))
     axes.grid(visible=False)
 
 
-def fits(optimizer: str, precision: str, billion_parameters: float) -> Drawing:
+def before_activations(optimizer: str, precision: str, billion_parameters: float) -> Drawing:
     """Return the bar of one model, before activations, against the cards. Local."""
     terms = training_bytes(round(billion_parameters * 1e9), optimizer, precision)
-    return against_cards({f"{terms.total / 1e9:.0f} GB": terms})
+    parts = ("parameters", "copies", "gradients", "optimizer_state")
+    return against_cards({f"{terms.total / 1e9:.0f} GB": terms}, terms=parts)
