@@ -1,5 +1,6 @@
 """Real data without a download: handwritten digits, and the source text of Python's own library."""
 
+import functools
 import gzip
 import importlib.util
 import sysconfig
@@ -56,6 +57,7 @@ def digits(dtype: torch.dtype = torch.float32) -> Data:
     return Data((images[:NUM_TRAIN], labels[:NUM_TRAIN]), (images[NUM_TRAIN:], labels[NUM_TRAIN:]))
 
 
+@functools.cache  # a tenth of a second; callers index it, which copies
 def _digits_table() -> Tensor:
     """Return [1797, 65] int64, 64 pixels and the label, from the file that scikit-learn brings.
 
