@@ -52,7 +52,7 @@ def divides_by_zero():
     ],
 )
 def test_a_check_says_one_line(toy, capsys, solution, line):
-    assert exercises.check("00-two", solution) is line.endswith("passed")
+    assert bool(exercises.check("00-two", solution)) is line.endswith("passed")
     assert capsys.readouterr().out == line + "\n"
 
 
@@ -152,3 +152,9 @@ def test_the_solutions_of_the_chapter_pass_and_its_stubs_do_not(chapter, capsys)
         told = [line for line in said if line[:3] == f"{chapter}-"]
         assert len(told) == names
         assert all(line.endswith(verdict) for line in told), told
+
+
+def test_a_cell_that_ends_in_a_check_shows_its_line_only(toy):
+    from IPython.core.formatters import DisplayFormatter
+
+    assert DisplayFormatter().format(exercises.check("00-two", unwritten)) == ({}, {})

@@ -30,6 +30,13 @@ class Exercise:
     ranks: bool
 
 
+class Verdict(int):
+    """True or False of a check, which a cell's last line need not show: the check has said it."""
+
+    def _ipython_display_(self) -> None:
+        pass
+
+
 _REGISTERED: dict[str, Exercise] = {}
 
 
@@ -60,7 +67,7 @@ def registered(chapter: str) -> dict[str, Exercise]:
     return {name: each for name, each in _REGISTERED.items() if name[:2] == chapter}
 
 
-def check(name: str, solution: Callable, nproc_per_node: Sequence[int] = (1, 2, 4)) -> bool:
+def check(name: str, solution: Callable, nproc_per_node: Sequence[int] = (1, 2, 4)) -> Verdict:
     """True if the solution does what exercise `name` asks; prints one line either way. Local.
 
     The line says passed, not written yet (the stub's NotImplementedError), or on which rank and
@@ -79,7 +86,7 @@ def check(name: str, solution: Callable, nproc_per_node: Sequence[int] = (1, 2, 
     fault = _fault_on_ranks(found, solution, nproc_per_node) if found.ranks else None
     fault = fault if found.ranks else _fault(found, solution)
     print(f"{name}: {fault or 'passed'}")
-    return fault is None
+    return Verdict(fault is None)
 
 
 def _fault(found: Exercise, solution: Callable) -> str | None:
