@@ -6,6 +6,7 @@ import io
 
 import pytest
 import torch
+from notebook_cells import chapter, namespace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -279,6 +280,24 @@ def test_each_term_is_predicted_within_two_percent(name):
     assert measured == pytest.approx(predicted.total, rel=2e-2)
 
 
+def test_scratch_of_adamw_is_all_parameters_with_foreach_and_none_fused():
+    scratch = {}
+    for how in ("foreach", "fused"):
+        memory = LiveBytes()
+        with FakeTensorMode(), memory:
+            model = problems.make_gpt()
+            optimizer = torch.optim.AdamW(model.parameters(), **{how: True})
+            for _ in range(2):
+                sum(parameter.sum() for parameter in model.parameters()).backward()
+                memory.reset_peak()
+                optimizer.step()
+                scratch[how] = memory.peak_bytes - memory.live_bytes
+                optimizer.zero_grad()
+            parameters = storage_bytes(model)
+    assert scratch["foreach"] == pytest.approx(parameters, rel=2e-2)
+    assert scratch["fused"] < 0.05 * parameters
+
+
 def test_saved_activations_of_an_mlp_by_hand():
     model = problems.make_mlp((64, 128, 128, 10))
     everything = torch.zeros(100, 64)
@@ -322,6 +341,27 @@ def test_the_formula_for_a_gpt_is_exact(batch_size, options, autocast):
     # The positions (int64) and the loss's total weight are not worth a term.
     rest = 8 * model.context + 4
     assert saved == gpt_activation_bytes(batch_size, **options, autocast=autocast) + casts + rest
+
+
+@pytest.mark.parametrize(("options", "grows"), [({}, False), ({"width": 512, "context": 8}, True)])
+def test_autocast_shrinks_a_step_or_lets_it_grow(options, grows):
+    peaks = []
+    for enabled in (False, True):
+        with FakeTensorMode(), LiveBytes() as memory:
+            model = problems.make_gpt(**options)
+            tokens = torch.zeros(1, model.context, dtype=torch.int64)
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                loss = problems.token_loss_sum(model, (tokens, tokens))
+            peaks.append(memory.peak_bytes)
+            loss.backward()
+            assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
+    assert (peaks[1] > peaks[0]) is grows
+
+
+def test_the_chapter_counts_activations_as_the_helper_does():
+    by_hand = namespace(chapter("02"))["gpt_activation_bytes"]
+    for options in ({}, {"width": 48, "depth": 3, "heads": 6, "context": 7, "vocabulary_size": 11}):
+        assert by_hand(5, **options) == gpt_activation_bytes(5, **options)
 
 
 def test_saved_activations_survive_an_exception():

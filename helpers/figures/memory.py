@@ -14,7 +14,7 @@ from helpers.figures.style import (
     series_marker,
     styled,
 )
-from helpers.memory import TrainingBytes, training_bytes
+from helpers.memory import LiveBytes, TrainingBytes, training_bytes
 
 #: What the makers' data sheets call the memory of one card, taken as GB (10**9 bytes).
 CARDS_GB = {"RTX 4090": 24, "H100": 80, "H200": 141, "MI300X": 192}
@@ -31,24 +31,30 @@ _CENTRED = {"ha": "center", "va": "center", "fontsize": 9}
 
 
 @styled()
-def step_curve(history: Sequence[int], phases: Sequence[tuple[str, int]]) -> Drawing:
-    """Return live bytes after each change, with the phases of training as bands. Local.
+def step_curve(run: LiveBytes) -> Drawing:
+    """Return live bytes after each change, with the phases that were marked as bands. Local.
 
-    ``history`` is LiveBytes.history; each phase is (name, how long the history was at its end).
+    What happened after the last mark is left out; so are phases in which nothing changed.
     """
-    figure = drawing(6, 3, f"Live bytes over {', '.join(name for name, _ in phases)}")
+    end = max(phase.end for phase in run.phases.values())
+    megabytes = [0, *(live_bytes / 1e6 for live_bytes in run.history[:end])]
+    figure = drawing(5, 3, f"Live bytes during {', '.join(run.phases)}")
     axes = figure.axes[0]
-    megabytes = [0, *(live_bytes / 1e6 for live_bytes in history)]
     axes.step(range(len(megabytes)), megabytes, where="post", color=MEASUREMENT, linewidth=1.2)
-    top = 1.16 * max(megabytes)
-    starts = [0, *(end for _, end in phases)]
-    for index, ((name, end), start) in enumerate(zip(phases, starts, strict=False)):
-        if index % 2:
-            axes.axvspan(start, end, color="#eeeeee", linewidth=0, zorder=0)
-        axes.text((start + end) / 2, top, name, ha="center", va="top", fontsize=9.5)
-    axes.set(xlim=(0, len(history)), ylim=(0, top), ylabel="live memory (MB)")
+    axes.set(xlim=(0, end), ylim=(0, 1.3 * max(megabytes)), ylabel="live memory (MB)")
     axes.set_xlabel("allocations and frees, in order")
     axes.grid(visible=False, axis="x")
+    start, bands = 0, {}
+    for name, phase in run.phases.items():
+        if phase.end > start:
+            bands[name] = (start, phase.end)
+            start = phase.end
+    for index, (name, (left, right)) in enumerate(bands.items()):
+        if index % 2:
+            axes.axvspan(left, right, color="#eeeeee", linewidth=0, zorder=0)
+        # Two rows, since neighbours may be narrower than their names.
+        place = {"x": left + 4, "y": (1.27 - 0.09 * (index % 2)) * max(megabytes)}
+        axes.text(**place, s=name, ha="left", va="top", fontsize=9)
     return figure
 
 
@@ -59,7 +65,7 @@ def against_depth(rows: Sequence[tuple[str, int, int, int]]) -> Drawing:
     Each row is (name, depth, predicted bytes, measured bytes); names in order, depths ascending.
     """
     names = list(dict.fromkeys(name for name, *_ in rows))
-    figure = drawing(6, 3, f"Peak bytes against depth: {', '.join(names)}")
+    figure = drawing(5, 3, f"Peak bytes against depth: {', '.join(names)}")
     axes = figure.axes[0]
     for index, name in enumerate(names):
         depths, predicted, measured = zip(*(row[1:] for row in rows if row[0] == name), strict=True)
@@ -68,7 +74,7 @@ def against_depth(rows: Sequence[tuple[str, int, int, int]]) -> Drawing:
         axes.plot(depths, [y / 1e6 for y in measured], series_marker(index), color=colour)
         label_line(axes, depths[-1], measured[-1] / 1e6, name, colour, xytext=(8, 0))
     axes.set(xlabel="blocks of the model", ylabel="peak memory (MB)", xticks=depths)
-    axes.set(xlim=(0, 1.4 * depths[-1]), ylim=(0, None))
+    axes.set(xlim=(0, 1.5 * depths[-1]), ylim=(0, None))
     return figure
 
 
@@ -83,7 +89,7 @@ def against_cards(
     ``measured`` puts a point on the bar of the same name; ``terms`` are the parts of a bar.
     """
     measured = measured or {}
-    figure = drawing(6, 1.9 + 0.42 * len(rows), f"Bytes by term against cards: {', '.join(rows)}")
+    figure = drawing(5, 1.9 + 0.48 * len(rows), f"Bytes by term against cards: {', '.join(rows)}")
     axes = figure.axes[0]
     for place, (name, parts) in enumerate(rows.items()):
         left = 0.0
@@ -97,7 +103,7 @@ def against_cards(
                 axes.text(left + width / 2, place, f"{width:.0f}", **how)
             left += width
         if name in measured:
-            axes.plot(measured[name] / 1e9, place, "o", color=MEASUREMENT, mec="white", ms=7)
+            axes.plot(measured[name] / 1e9, place - 0.38, "v", color=MEASUREMENT, ms=7)
     _finish_cards(axes, list(rows), terms, has_points=bool(measured))
     return figure
 
@@ -117,10 +123,14 @@ def _finish_cards(axes, names: list[str], terms: Sequence[str], has_points: bool
     handles = [axes.barh(0, 0, color=_COLOURS[term]) for term in terms]
     labels = [_TERMS[term] for term in terms]
     if has_points:
-        handles += axes.plot([], [], "o", color=MEASUREMENT, ms=7)
+        handles += axes.plot([], [], "v", color=MEASUREMENT, ms=7)
         labels.append("measured peak")
     axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.4, -0.32), ncols=3)
-    axes.set(yticks=range(len(names)), yticklabels=names, xlabel="memory (GB)")
+    axes.set(
+        yticks=range(len(names)),
+        yticklabels=[name.replace(", ", ",\n") for name in names],
+        xlabel="memory (GB)",
+    )
     axes.set(xlim=(0, 245), ylim=(len(names) - 0.5, -0.5))
     axes.grid(visible=False)
 
