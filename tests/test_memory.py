@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from helpers import problems
+from helpers.figures import memory as figures
 from helpers.memory import (
     OPTIMIZERS,
     PRECISIONS,
@@ -392,3 +393,26 @@ def test_the_formula_of_the_papers():
 def test_unknown_names_are_refused(optimizer, precision):
     with pytest.raises(ValueError, match="expected one of"):
         training_bytes(1, optimizer, precision)
+
+
+@pytest.mark.parametrize("billion_parameters", [1.5, 13])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_the_sliders_ends_draw_the_total(optimizer, precision, billion_parameters):
+    svg = figures.before_activations(optimizer, precision, billion_parameters)._repr_svg_()
+    total = training_bytes(int(billion_parameters * 1e9), optimizer, precision).total
+    assert f">{total / 1e9:.0f} GB<" in svg
+    assert svg == figures.before_activations(optimizer, precision, billion_parameters)._repr_svg_()
+
+
+def test_a_step_is_drawn_up_to_its_last_mark():
+    with LiveBytes() as memory:
+        kept = torch.zeros(1000)
+        memory.mark("one")
+        memory.mark("nothing")
+        torch.zeros(500)
+        memory.mark("two")
+    del kept
+    figure = figures.step_curve(memory)
+    assert figure.axes[0].get_xlim() == (0, 3)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["one", "two"]
