@@ -24,7 +24,7 @@ _CARD = (
     "max-width:min(100%,42rem);box-sizing:border-box;overflow-wrap:anywhere"
 )
 _ROW = "display:flex;flex-wrap:wrap;align-items:center;gap:.25rem .75rem;margin:0 0 .5rem"
-_SLIDER = "flex:1 1 9rem;min-width:0;max-width:24rem;height:1.75rem;margin:0;accent-color:#0072b2"
+_SLIDER = "flex:1 1 6rem;min-width:0;max-width:24rem;height:1.75rem;margin:0;accent-color:#0072b2"
 
 # Runs once beside its own root. Keys stay inside, or JupyterLab takes the arrows for itself.
 _SCRIPT = (

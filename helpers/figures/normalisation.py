@@ -50,29 +50,15 @@ def _weights(axes, lengths: Sequence[int], num_micro_batches: int) -> None:
 
 
 @styled()
-def token_weights(lengths: Sequence[int], num_micro_batches: int) -> Drawing:
-    """Lengths of a window's sequences, and under each what one of its tokens weighs. Local."""
-    shows = f"Lengths of {len(lengths)} sequences, and the weight of a token of each"
-    figure = drawing(6, 3.6, shows, rows=2, sharex=True)
-    top, bottom = figure.axes
-    top.bar(range(1, len(lengths) + 1), lengths, color="#8c8c8c", width=0.8)
-    top.set_ylabel("tokens")
-    top.grid(visible=False, axis="x")
-    _weights(bottom, lengths, num_micro_batches)
-    bottom.set_ylim(0.4, 40)
-    bottom.set_xticks(range(1, len(lengths) + 1))
-    bottom.set_xlabel(f"sequence of the window, in {num_micro_batches} micro-batches")
-    return figure
-
-
-@styled()
 def window(
     lengths: Sequence[int], num_micro_batches: int, logged_ratio: float, cosine: float
 ) -> Drawing:
     """One window: weights of its tokens, and how near the log and the gradient are. Local.
 
-    logged_ratio: logged loss over the true one; cosine: of the two gradients.
+    logged_ratio: logged loss over the true one; cosine: of the two gradients. Drawn as labelled,
+    with two decimals, so that the last bits of a sum change nothing.
     """
+    logged_ratio, cosine = round(logged_ratio, 2), round(cosine, 2)
     shows = f"Token weights; logged loss x {logged_ratio:.2f}, cosine {cosine:.2f}"
     figure = drawing(6, 2.9, shows, columns=2, width_ratios=[2.3, 1])
     left, right = figure.axes
@@ -102,13 +88,14 @@ def _spread(axes, groups: Sequence[Sequence[float]]) -> None:
 
 
 @styled()
-def log_and_gradient(
-    log_errors: Mapping[int, Sequence[float]], cosines: Mapping[int, Sequence[float]]
-) -> Drawing:
+def log_and_gradient(windows: Mapping[int, Sequence[tuple[float, float, float]]]) -> Drawing:
     """Same weights, same windows: error of the logged loss, cosine of the gradients. Local.
 
-    Both by number of micro-batches; log_errors are relative. Lines: what a right one has.
+    windows: number of micro-batches -> for each window (logged over true loss, relative error of
+    the gradient, cosine). Dashed lines: what a right divisor has.
     """
+    log_errors = {k: [ratio - 1 for ratio, _, _ in rows] for k, rows in windows.items()}
+    cosines = {k: [cosine for _, _, cosine in rows] for k, rows in windows.items()}
     count = len(next(iter(cosines.values())))
     figure = drawing(6, 2.9, f"Logged loss and gradient cosine, {count} windows", columns=2)
     left, right = figure.axes
@@ -135,6 +122,7 @@ def training(
     figure = drawing(6, 3.2, f"Training with {', '.join(logged)}", columns=2, width_ratios=[1.5, 1])
     left, right = figure.axes
     for index, (name, losses) in enumerate(logged.items()):
+        losses = [float(loss) for loss in losses]
         smooth = [statistics.mean(losses[max(0, i - 9) : i + 1]) for i in range(len(losses))]
         left.plot(smooth, color=series_colour(index), linestyle=_LINES[index])
         y = max(smooth) - 0.1 * (index + 0.5) * (max(smooth) - min(smooth))  # where no curve is
