@@ -12,6 +12,11 @@ from pathlib import Path
 TEXT = (".html", ".js", ".css", ".json", ".svg", ".txt", ".inv")
 
 
+@functools.cache
+def compressed(path: Path, changed_ns: int) -> bytes:
+    return gzip.compress(path.read_bytes(), compresslevel=6)
+
+
 class Handler(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -23,7 +28,7 @@ class Handler(SimpleHTTPRequestHandler):
         path = path / "index.html" if path.is_dir() else path
         if not path.is_file() or path.suffix not in TEXT:
             return super().send_head()
-        body = gzip.compress(path.read_bytes(), compresslevel=6)
+        body = compressed(path, path.stat().st_mtime_ns)
         self.send_response(200)
         self.send_header("Content-Type", self.guess_type(str(path)))
         self.send_header("Content-Encoding", "gzip")
