@@ -33,10 +33,11 @@ _SCRIPT = (
     "u=()=>{let k=0;s.forEach((e,j)=>{const t=d.labels[j];k=k*t.length+ +e.value;"
     "e.setAttribute('aria-valuetext',t[e.value]);"
     "r.querySelector(`output[for=${e.id}]`).textContent=t[e.value]});v.innerHTML=d.frames[k]};"
-    "s.forEach(e=>e.addEventListener('input',u));"
+    "s.forEach(e=>{e.disabled=false;e.addEventListener('input',u)});"
     "r.addEventListener('keydown',e=>{if(!e.ctrlKey&&!e.metaKey)e.stopPropagation()});"
     "r.querySelector('.explore-note').remove();"
-    "r.querySelector('.explore-controls').hidden=false;u()})(document.getElementById('%s'))"
+    "const c=r.querySelector('.explore-controls');c.hidden=false;c.style.display='';"
+    "u()})(document.getElementById('%s'))"
 )
 
 
@@ -99,7 +100,7 @@ class Explore(widgets.VBox):
         data = data.replace("</", "<\\/").replace("<!--", "\\u003c!--")
         return (
             f'<div id="{name}" class="explore" style="{_CARD}">'
-            f'<div class="explore-controls" hidden>{rows}</div>'
+            f'<div class="explore-controls" hidden style="display:none">{rows}</div>'
             f'<div class="explore-view"><img alt="{alt}" style="max-width:100%"'
             f' src="data:image/svg+xml;base64,{image}"></div>'
             f'<p class="explore-note" style="margin:.25rem 0 0"><small>{alt}.'
@@ -113,7 +114,7 @@ class Explore(widgets.VBox):
         return (
             f'<div style="{_ROW}"><label for="{name}">{escape(_words(option))}</label>'
             f'<input id="{name}" type="range" min="0" max="{len(texts) - 1}" value="{at}"'
-            f' autocomplete="off" aria-valuetext="{escape(texts[at])}" style="{_SLIDER}">'
+            f' autocomplete="off" disabled aria-valuetext="{escape(texts[at])}" style="{_SLIDER}">'
             f'<output for="{name}" aria-live="off" style="min-width:4ch">{escape(texts[at])}'
             f"</output></div>"
         )
