@@ -40,26 +40,13 @@ def _gradient(model: nn.Module) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def _token_losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    logits = model(batch[0]).flatten(0, 1)
-    return F.cross_entropy(logits, batch[1].flatten(), reduction="none").view_as(batch[1])
-
-
-def _whole(batch: tuple[Tensor, Tensor], mean: Callable[[Tensor, Tensor], Tensor]):
-    """Loss and gradient of the one whole batch; mean(token losses, targets) says of what."""
+def _whole(batch: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
+    """Loss and gradient of the one whole batch: the mean over all tokens that count."""
     model = _model()
-    loss = mean(_token_losses(model, batch), batch[1])
+    losses = F.cross_entropy(model(batch[0]).mT, batch[1], reduction="none")
+    loss = losses.sum() / (batch[1] != IGNORE_INDEX).sum()
     loss.backward()
     return loss.item(), _gradient(model)
-
-
-def _token_mean(losses: Tensor, targets: Tensor) -> Tensor:
-    return losses.sum() / (targets != IGNORE_INDEX).sum()
-
-
-def _sequence_mean(losses: Tensor, targets: Tensor) -> Tensor:
-    counts = (targets != IGNORE_INDEX).sum(dim=1)
-    return (losses.sum(dim=1)[counts > 0] / counts[counts > 0]).mean()
 
 
 def _with_silent_micro_batch() -> tuple[Tensor, Tensor]:
@@ -67,18 +54,12 @@ def _with_silent_micro_batch() -> tuple[Tensor, Tensor]:
     return _batch(LENGTHS[:4] + (0,) * 4 + LENGTHS[8:])
 
 
-@exercise("04-weight")
-def weight(solution) -> None:
-    """Micro-batches of 5, 15, 20 and 60 tokens: 1 / (4 * 5) over 1 / 100."""
-    expect_close(float(solution()), 5.0, "the weight")
-
-
 @exercise("04-divisor")
 def divisor(solution) -> None:
     """Each sum times loss_scale(counts) must give the whole batch's gradient; nothing at all, 0."""
     cases = {"": _batch(), ", one of them all-ignored": _with_silent_micro_batch()}
     for said, batch in cases.items():
-        loss, expected = _whole(batch, _token_mean)
+        loss, expected = _whole(batch)
         for num_micro_batches in (1, 4, 16):
             name = f"{num_micro_batches} micro-batches{said}"
             logged, gradient = _scaled(solution, batch, num_micro_batches)
@@ -113,7 +94,7 @@ def count(solution) -> None:
 def late(solution) -> None:
     """Equal to the whole batch, with each micro-batch fetched after the backward before it."""
     batch = _with_silent_micro_batch()
-    loss, expected = _whole(batch, _token_mean)
+    loss, expected = _whole(batch)
     for num_micro_batches in (1, 4, 16):
         model = _model()
         logged = solution(model, _one_by_one(model, batch, num_micro_batches))
@@ -128,17 +109,3 @@ def _one_by_one(model: nn.Module, batch, num_micro_batches: int) -> Iterator[tup
         if index and all(parameter.grad is None for parameter in model.parameters()):
             raise Wrong(f"micro-batch {index} fetched before the backward of {index - 1}")
         yield micro_batch
-
-
-@exercise("04-sequences")
-def sequences(solution) -> None:
-    """The mean over sequences of each one's own mean, for any number of micro-batches."""
-    for lengths in (LENGTHS, LENGTHS[:4] + (0,) * 4 + LENGTHS[8:]):
-        batch = _batch(lengths)
-        loss, expected = _whole(batch, _sequence_mean)
-        for num_micro_batches in (1, 4, 16):
-            model = _model()
-            logged = solution(model, split_batch(batch, len(batch[0]) // num_micro_batches))
-            name = f"{num_micro_batches} micro-batches"
-            expect_close(_gradient(model), expected, f"gradient of {name}")
-            expect_close(float(logged), loss, f"logged loss of {name}")

@@ -2,19 +2,7 @@
 
 import torch.nn.functional as F
 
-from helpers.problems import IGNORE_INDEX, count_tokens, token_loss_sum
-
-
-def right_share_instead_of_ratio():
-    return 5 / 100
-
-
-def wrong_way_round():
-    return 1 / 5
-
-
-def forgets_the_number_of_micro_batches():
-    return 100 / 5
+from helpers.problems import count_tokens, token_loss_sum
 
 
 def divides_by_micro_batches_too(counts):
@@ -101,24 +89,7 @@ def mean_of_means(model, window):
     return loss
 
 
-def counts_silent_sequences(model, window):
-    rows, loss = sum(len(targets) for _, targets in window), 0.0
-    for inputs, targets in window:
-        logits = model(inputs).flatten(0, 1)
-        losses = F.cross_entropy(logits, targets.flatten(), reduction="none")
-        counts = (targets != IGNORE_INDEX).sum(1).clamp(min=1)
-        part = (losses.view_as(targets).sum(1) / counts).sum() / rows
-        part.backward()
-        loss += part.item()
-    return loss
-
-
 MUTANTS = {
-    "04-weight": [
-        right_share_instead_of_ratio,
-        wrong_way_round,
-        forgets_the_number_of_micro_batches,
-    ],
     "04-divisor": [
         divides_by_micro_batches_too,
         mean_count_per_micro_batch,
@@ -132,5 +103,4 @@ MUTANTS = {
         counts_inputs_up_to_the_last_that_is_not_padding,
     ],
     "04-late": [never_divides, looks_ahead, divides_each_time, logs_the_sum, mean_of_means],
-    "04-sequences": [looks_ahead, mean_of_means, counts_silent_sequences],
 }
