@@ -86,5 +86,5 @@ def test_a_spoilt_page_is_found(sound, rule):
 def test_mathjax_is_loaded_where_there_is_mathematics_only():
     for path in PAGES:
         soup = Page(path).soup
-        scripts = [tag["src"] for tag in soup.find_all("script", src=re.compile("mathjax"))]
+        scripts = [tag["src"] for tag in soup.find_all("script", src=re.compile(r"/math\.js"))]
         assert len(scripts) == bool(soup.select(".math")), path.name

@@ -37,7 +37,7 @@ class Visit:
         page.on("console", self._console)
         page.route(lambda url: not url.startswith(self.site), lambda route: route.abort())
         page.goto(address, wait_until="load")
-        page.evaluate("() => window.MathJax?.startup?.promise")
+        page.evaluate("() => window.mathematics")
         page.wait_for_load_state("networkidle")
 
     def _console(self, message) -> None:
