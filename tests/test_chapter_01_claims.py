@@ -1,5 +1,6 @@
 """Chapter 01: its small group against the helper's, its drawing, and what its text says."""
 
+import os
 import pickle
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 
 from helpers.figures import launching
 from helpers.launch import run_function
-from helpers.process_group import process_group
+from helpers.process_group import TORCHRUN_VARIABLES, process_group
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,8 @@ def test_the_group_by_hand_and_the_helpers_sum_alike(chapter, world_size):
     group_by_hand = chapter["group_by_hand"]
 
     def sums():
-        with group_by_hand() as rank:
+        with group_by_hand():
+            rank = dist.get_rank()
             by_hand = torch.tensor(float(rank + 1), dtype=torch.float64)
             dist.all_reduce(by_hand)
         with process_group(backend="gloo") as ranks:
@@ -39,15 +41,19 @@ def test_the_group_by_hand_and_the_helpers_sum_alike(chapter, world_size):
     )
 
 
-def test_the_ranks_are_read_from_torchruns_words(chapter):
-    assert chapter["read_ranks"]({}) == (0, 1)
-    assert chapter["read_ranks"]({"RANK": "3", "WORLD_SIZE": "4"}) == (3, 4)
+def test_torchrun_sets_many_variables_the_six_among_them():
+    def told():
+        return set(os.environ)
+
+    (found, _) = run_function(told)
+    assert found >= set(TORCHRUN_VARIABLES)
+    assert len(found - set(os.environ)) > 12
 
 
 def test_a_function_is_pickled_by_name_and_cloudpickled_with_its_code(chapter):
     function = pickle_me
     assert b"said only in the code" not in pickle.dumps(function)
-    assert b"WORLD_SIZE" in cloudpickle.dumps(chapter["read_ranks"])
+    assert b"WORLD_SIZE" in cloudpickle.dumps(chapter["group_by_hand"])
 
 
 def pickle_me():
@@ -71,6 +77,7 @@ def test_processes_are_drawn_at_both_ends_of_the_sliders(hosts, processes_per_ho
     local = [str(rank % processes_per_host) for rank in range(world_size)]
     assert sorted(numbers) == sorted([*map(str, range(world_size)), *local])
     assert f"ranks 0 to {world_size - 1}" in figure.shows
+    assert sum(text.endswith("not used") for text in texts) == 3 - hosts
     assert tuple(figure.get_size_inches()) == tuple(
         launching.processes(3, 1, slots=3).get_size_inches()
     )

@@ -1,6 +1,6 @@
 """MathJax on the pages that hold mathematics, and on no other.
 
-Sphinx also loads it where a page's table of contents names a page with mathematics: the first page does.
+Sphinx also loads it where a page's table of contents names such a page: on the first page, then.
 """
 
 from sphinx.application import Sphinx

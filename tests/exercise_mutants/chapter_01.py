@@ -82,6 +82,14 @@ def named_and_averaged(tensor, name):
     torch.div(tensor, dist.get_world_size(), out=tensor)
 
 
+def named_and_compared_at_both_ends(tensor, name):
+    names = [None] * dist.get_world_size()
+    dist.all_gather_object(names, name)
+    if names[0] != names[-1]:
+        raise ValueError(f"ranks name different sums: {names}")
+    dist.all_reduce(tensor)
+
+
 MUTANTS = {
     "01-place": [place_swapped, place_by_true_division, place_on_one_host],
     "01-mean": [
@@ -97,5 +105,6 @@ MUTANTS = {
         named_and_checked_too_late,
         named_and_said_without_names,
         named_and_averaged,
+        named_and_compared_at_both_ends,
     ],
 }
