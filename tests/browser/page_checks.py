@@ -37,7 +37,6 @@ class Visit:
         page.on("console", self._console)
         page.route(lambda url: not url.startswith(self.site), lambda route: route.abort())
         page.goto(address, wait_until="load")
-        page.evaluate("() => window.mathematics")
         page.wait_for_load_state("networkidle")
 
     def _console(self, message) -> None:
@@ -54,7 +53,7 @@ class Visit:
     def too_heavy(self) -> list[str]:
         """Bytes over the network, compressed, of everything the page has loaded."""
         weight = sum(r.request.sizes()["responseBodySize"] for r in self.responses)
-        mathematics = any("mathjax" in address for address in self.requests)
+        mathematics = self.page.locator("math").count() > 0
         limit = MAX_BYTES_WITH_MATHEMATICS if mathematics else MAX_BYTES
         if weight <= limit:
             return []
