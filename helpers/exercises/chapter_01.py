@@ -55,13 +55,13 @@ def check_named(all_reduce_named: Callable[[torch.Tensor, str], None]) -> None:
         n = ranks.world_size
         expected = [float(n), n * (n - 1) / 2]
         expect_close(tensor, expected, "a sum that all ranks name alike")
-        if n > 1:
-            _check_refused(all_reduce_named, ranks)
+        for odd_one in range(n) if n > 1 else ():
+            _check_refused(all_reduce_named, ranks, odd_one)
 
 
-def _check_refused(all_reduce_named: Callable, ranks: Ranks) -> None:
-    """The last rank names another sum: every rank must say so and none may have added."""
-    is_odd_one = ranks.rank == ranks.world_size - 1
+def _check_refused(all_reduce_named: Callable, ranks: Ranks, odd_one: int) -> None:
+    """Rank `odd_one` names another sum: every rank must say so and none may have added."""
+    is_odd_one = ranks.rank == odd_one
     tensor = torch.full((1,), 10.0 if is_odd_one else 1.0, device=ranks.device)
     before = tensor.clone()
     try:
@@ -73,7 +73,10 @@ def _check_refused(all_reduce_named: Callable, ranks: Ranks) -> None:
         if not torch.equal(tensor, before):
             raise Wrong(f"refused, but the tensor is {tensor.item():g} by then") from None
     else:
-        raise Wrong(f"gradient met metric and no error came: the tensor is {tensor.item():g}")
+        raise Wrong(
+            f"rank {odd_one}'s metric met gradients and no error came: "
+            f"the tensor is {tensor.item():g}"
+        )
 
 
 def _joined(solution: Callable, *arguments: object) -> object:

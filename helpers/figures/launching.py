@@ -9,6 +9,7 @@ _HOST_HEIGHT, _STORE_HEIGHT = 1.42, 0.6
 _LEFT, _TRUNK = 1.5, _WIDTH - 0.12  # the first rank; the line that leads to the store
 _RADIUS, _LABEL = 0.2, 0.32  # a rank's disc; its local rank, below its middle
 _DASHES = (0, (3, 2))
+_UNUSED = "#6b6b6b"  # grey that is still read on white
 
 
 @styled()
@@ -47,7 +48,9 @@ def processes(hosts: int, processes_per_host: int, slots: int | None = None) -> 
     for host in range(hosts):
         _host(axes, host, processes_per_host, height - _STORE_HEIGHT - host * _HOST_HEIGHT)
     for slot in range(hosts, slots):  # room that is left looks left, not lost
-        _box(axes, 0.05, height - _STORE_HEIGHT - slot * _HOST_HEIGHT - 1.34, _WIDTH - 0.3, 1.32)
+        top = height - _STORE_HEIGHT - slot * _HOST_HEIGHT
+        _box(axes, 0.05, top - 1.34, _WIDTH - 0.3, 1.32)
+        axes.text(0.15, top - 0.16, f"host {slot}: not used", size=9, color=_UNUSED, va="center")
     _trunk(axes, height, hosts)
     return figure
 
