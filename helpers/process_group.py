@@ -50,9 +50,10 @@ def process_group(*, backend: str | None = None, timeout_s: float = 30.0) -> Ite
     enough for a slow start and short enough to wait for at a desk (torch's own is 30 min).
 
     Without torchrun's variables the world is this process alone, and a hint says so.
-    Raises RuntimeError: inside an open group; when only some of torchrun's variables are set;
-    for "nccl" with fewer GPUs than local ranks. ValueError: an unknown backend, a timeout
-    that is not positive. A rank that never opens makes the others raise after `timeout_s`.
+    Raises RuntimeError: inside an open group; when torchrun's variables are set only in part or
+    contradict each other; for "nccl" with fewer GPUs than local ranks. ValueError: an unknown
+    backend, a timeout that is not positive. A rank that never opens makes the others raise after
+    `timeout_s`.
 
     Source: torch.distributed, "Initialization". Built in chapter 01.
     """
@@ -85,8 +86,8 @@ def _check_arguments(backend: str | None, timeout_s: float) -> None:
         )
     if backend is not None and backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}; expected None or one of {BACKENDS}")
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0")
+    if not 0 < timeout_s < 1e6:
+        raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0 and finite")
 
 
 def _read_environment() -> tuple[int, int, int, int]:
@@ -104,8 +105,17 @@ def _read_environment() -> tuple[int, int, int, int]:
             f"{', '.join(found)} set, but not {', '.join(missing)}: start the script with "
             "torchrun, which sets all of them, or set none for a world of one"
         )
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return tuple(int(os.environ[name]) for name in names)
+    return _numbers("RANK", "WORLD_SIZE") + _numbers("LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def _numbers(rank_name: str, size_name: str) -> tuple[int, int]:
+    found = os.environ[rank_name], os.environ[size_name]
+    if not all(value.isdecimal() for value in found) or int(found[0]) >= int(found[1]):
+        raise RuntimeError(
+            f"{rank_name} is {found[0]!r} and {size_name} is {found[1]!r}; "
+            "expected two numbers, the first below the second"
+        )
+    return int(found[0]), int(found[1])
 
 
 def _choose(

@@ -1,5 +1,6 @@
 """The launcher: results, output, surroundings; the magic; the same script elsewhere."""
 
+import json
 import os
 import signal
 import socket
@@ -164,7 +165,52 @@ def test_the_fork_server_holds_no_cuda_and_the_ranks_are_fresh():
     assert run_function(look) == [(True, False, False)] * 2
 
 
+def test_ranks_draw_numbers_of_their_own_on_every_launch():
+    def draw():
+        import random
+
+        import numpy as np
+
+        return torch.initial_seed(), random.random(), np.random.rand()
+
+    drawn = [*run_function(draw), *run_function(draw)]
+    assert [len(set(column)) for column in zip(*drawn, strict=True)] == [4, 4, 4]
+
+
+def test_a_data_loaders_workers_start_as_in_a_script_of_its_own():
+    Path("load.py").write_text(
+        "import multiprocessing, torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "from helpers.launch import report\n"
+        "batches = DataLoader(range(8), num_workers=2, collate_fn=lambda items: sum(items))\n"
+        "report(total=sum(batches), method=multiprocessing.get_start_method())"
+    )
+    alone = in_terminal(sys.executable, "load.py").stdout
+    assert run("load.py").result == json.loads(alone)
+
+
+def test_launches_that_overlap_leave_no_trace():
+    import logging
+
+    loggers = [logging.getLogger(n) for n in logging.Logger.manager.loggerDict if "elastic" in n]
+    threads = [threading.Thread(target=run, args=("sum.py",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "TORCHELASTIC_SIGNALS_TO_HANDLE" not in os.environ
+    assert loggers
+    assert not any(logger.disabled for logger in loggers)
+
+
 def test_bad_arguments_are_refused():
+    for env in ({"X": None}, {"X": 3}, {"PYTHONHASHSEED": "0"}, {"OMP_NUM_THREADS": "none"}):
+        with pytest.raises(ValueError, match=next(iter(env))):
+            run("sum.py", env=env)
+    with pytest.raises(ValueError, match="nproc_per_node is '2'"):
+        run("sum.py", nproc_per_node="2")
+    with pytest.raises(ValueError, match="timeout_s is inf"):
+        run("sum.py", timeout_s=float("inf"))
     with pytest.raises(ValueError, match="nproc_per_node is 0"):
         run("sum.py", nproc_per_node=0)
     with pytest.raises(ValueError, match="timeout_s is -1"):
@@ -201,6 +247,21 @@ def test_the_magic_prints_earlier_objects_and_what_follows_the_last_one(capsys):
     Path("lines.py").write_text('print(\'{"n": 1}\\n{"n": 2}\\nafter\', end="")')
     assert torchrun("lines.py") == {"n": 2}
     assert capsys.readouterr().out == '[rank 0] {"n": 1}\n[rank 0] after\n'
+
+
+def test_the_magic_cuts_what_is_too_long_and_says_so(capsys):
+    Path("long.py").write_text(
+        "import sys\n"
+        "from helpers.launch import report\n"
+        "print('\\n'.join(f'line {i}' for i in range(400_000)))\n"
+        "print('e' * 99 + '\\n' * 3_000_000, file=sys.stderr)\n"
+        "report(x='y' * 2_000_000)"
+    )
+    assert len(torchrun("long.py")["x"]) == 2_000_000
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[rank 0] line 0"
+    assert sum("bytes cut" in line for line in lines) == 2  # of stdout, of stderr
+    assert not any("yyy" in line for line in lines)
 
 
 def test_rank_0_is_heard_while_it_still_runs():
@@ -290,10 +351,11 @@ def test_loopback_alone_is_enough_whatever_the_host_is_called(host_name):
     assert done.stdout == "{'total': [1]}\n", done.stderr
 
 
-def test_a_launching_script_without_a_guard_is_told_so():
-    Path("unguarded.py").write_text("from helpers.launch import run\nrun('sum.py')")
-    done = in_terminal(sys.executable, "unguarded.py")
-    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1], done.stderr
+def test_a_launching_script_needs_no_guard_and_is_not_run_again_by_its_ranks():
+    Path("plain.py").write_text(
+        "print('once')\nfrom helpers.launch import run\nprint(run('sum.py').result)"
+    )
+    assert in_terminal(sys.executable, "plain.py").stdout == "once\n{'total': [1]}\n"
 
 
 def test_the_preloaded_modules_exist():

@@ -1,5 +1,6 @@
 """The launcher's fault table: each way a rank can go wrong, what is said, and how soon."""
 
+import linecache
 import re
 import textwrap
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 from helpers.launch import RankFailed, run, run_function
+from helpers.launch.launcher import run_and_echo
 from helpers.process_group import process_group
 
 PREAMBLE = """
@@ -149,11 +151,123 @@ def test_sys_exit_without_a_code_is_no_failure(write):
     assert run(write("report(rank=0); sys.exit()")).result == {"rank": 0}
 
 
-def test_a_rank_that_vanishes_without_a_word(write):
-    failed = failing(
-        write("if os.environ['RANK'] == '1': os._exit(7)\ntime.sleep(60)"), within_s=10
-    )
-    assert failed.rank == 1
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_rank_that_vanishes_without_a_word(write, code):
+    script = write(f"if os.environ['RANK'] == '1': os._exit({code})\ntime.sleep(60)")
+    failed = failing(script, within_s=10)
+    assert (failed.rank, failed.exception_type) == (1, "SystemExit")
+    assert f"exit code {code} and without a word" in failed.message
+
+
+def test_a_rank_that_obeys_when_time_is_up_has_not_succeeded(write):
+    script = write("""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        while True:
+            time.sleep(0.1)
+        """)
+    failed = failing(script, within_s=10, timeout_s=1)
+    assert failed.exception_type == "TimeoutError"
+
+
+def test_a_script_that_handles_sigterm_still_shows_its_stack(write):
+    script = write("signal.signal(signal.SIGTERM, lambda *_: None)\ntime.sleep(60)")
+    failed = failing(script, within_s=10, timeout_s=1)
+    assert re.search(r"rank 0 stood at script.py:\d+, in <module>: time.sleep\(60\)", str(failed))
+
+
+def test_a_thread_that_goes_on_is_named_when_time_is_up(write):
+    script = write("import threading\nthreading.Thread(target=time.sleep, args=(60,)).start()")
+    failed = failing(script, within_s=10, nproc_per_node=1, timeout_s=1)
+    assert "rank 0 had ended, but for a thread" in str(failed)
+
+
+def test_an_own_error_that_sounds_like_a_lost_peer_is_the_cause(write):
+    script = write("""
+        with process_group() as ranks:
+            if ranks.rank == 1:
+                raise ConnectionError("Connection reset by the database")
+            dist.all_reduce(torch.ones(1))
+        """)
+    failed = failing(script, within_s=10)
+    assert (failed.rank, failed.exception_type) == (1, "ConnectionError")
+
+
+def test_an_exception_without_a_usable_message_is_still_told(write):
+    script = write("""
+        class Silent(Exception):
+            def __str__(self):
+                raise ValueError
+
+        raise Silent
+        """)
+    failed = failing(script, within_s=10, nproc_per_node=1)
+    assert (failed.exception_type, failed.message) == ("Silent", "(its message raises ValueError)")
+
+
+def test_causes_notes_and_members_are_told(write):
+    script = write("""
+        try:
+            {}["key"]
+        except KeyError as cause:
+            error = ExceptionGroup("several", [ValueError("one"), TypeError("two")])
+            error.add_note("in the first batch")
+            raise error from cause
+        """)
+    lines = str(failing(script, within_s=10, nproc_per_node=1)).splitlines()
+    assert lines[1:5] == [
+        "in the first batch",
+        "with ValueError: one",
+        "with TypeError: two",
+        "from KeyError: 'key'",
+    ]
+
+
+def test_a_recursion_and_a_long_message_stay_readable(write):
+    script = write("def f(): f()\nf()")
+    assert len(str(failing(script, within_s=10, nproc_per_node=1)).splitlines()) < 30
+    script = write("raise ValueError('\\udc80' + 'x' * 3_000_000)")
+    text = str(failing(script, within_s=10, nproc_per_node=1))
+    assert len(text) < 10_000
+    text.encode()  # can be printed
+
+
+def test_a_forked_child_that_raises_does_not_speak_for_its_rank(write):
+    script = write("""
+        if os.fork() == 0:
+            raise ValueError("of the child")
+        time.sleep(1)
+        report(ok=True)
+        """)
+    assert run(script, nproc_per_node=1).result == {"ok": True}
+
+
+def test_closed_streams_are_no_failure(write):
+    run(write("sys.stdout.close(); sys.stderr.close()"), nproc_per_node=1)
+
+
+def test_a_listener_that_raises_ends_the_launch_within_its_time(write):
+    def refuse(text):
+        raise OSError("pipe closed")
+
+    start = time.perf_counter()
+    with pytest.raises(OSError, match="pipe closed"):
+        run_and_echo(write("print(1)\ntime.sleep(60)"), (), 1, 2.0, None, refuse)
+    assert time.perf_counter() - start < 10
+
+
+def test_a_function_from_a_cell_is_shown_with_its_line():
+    source = "def divide(n):\n    def inner():\n        return 1 / n\n    return inner()\n"
+    cell = "/tmp/ipykernel_1/2.py"
+    linecache.cache[cell] = (len(source), None, source.splitlines(True), cell)
+    names = {"__name__": "__main__"}
+    exec(compile(source, cell, "exec"), names)
+    with pytest.raises(RankFailed) as caught:
+        run_function(names["divide"], 0, nproc_per_node=1)
+    assert str(caught.value).splitlines() == [
+        "rank 0: ZeroDivisionError: division by zero (cell:3)",
+        "  cell:4, in divide: return inner()",
+        "  cell:3, in inner: return 1 / n",
+    ]
 
 
 def test_a_syntax_error_has_its_line(write):

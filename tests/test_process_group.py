@@ -60,11 +60,30 @@ def test_half_an_environment_is_refused_at_once_by_name(monkeypatch, given):
         pass
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("RANK", "x", "RANK is 'x' and WORLD_SIZE is '2'"),
+        ("RANK", "2", "RANK is '2' and WORLD_SIZE is '2'"),
+        ("LOCAL_RANK", "7", "LOCAL_RANK is '7' and LOCAL_WORLD_SIZE is '2'"),
+    ],
+)
+def test_an_environment_that_contradicts_itself_is_refused_at_once(
+    monkeypatch, name, value, message
+):
+    whole = dict(zip(TORCHRUN_VARIABLES, ("0", "2", "0", "2", "127.0.0.1", "1"), strict=True))
+    for each, number in (whole | {name: value}).items():
+        monkeypatch.setenv(each, number)
+    with pytest.raises(RuntimeError, match=message), process_group():
+        pass
+
+
 def test_bad_arguments_are_refused_with_what_was_found():
     with pytest.raises(ValueError, match="unknown backend 'mpi'"), process_group(backend="mpi"):
         pass
-    with pytest.raises(ValueError, match="timeout_s is 0"), process_group(timeout_s=0):
-        pass
+    for wrong in (0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="timeout_s is"), process_group(timeout_s=wrong):
+            pass
 
 
 def test_nccl_without_enough_gpus_says_how_many_there_are(monkeypatch):

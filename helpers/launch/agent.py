@@ -14,7 +14,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from helpers.launch.job import Job, RankFiles, read_json
+from helpers.launch.fork_server import main_stays_here
+from helpers.launch.job import DUMP_STACK, Job, RankFiles, read_json
 from helpers.launch.worker import run_rank
 
 _AGENT_SIGNALS = tuple(
@@ -34,17 +35,25 @@ def run_ranks(
 ) -> tuple[dict[int, bytes | None] | None, tuple[int, int] | None, bool]:
     """Run `job` on `nproc_per_node` ranks of this host, until all end or one fails.
 
-    Returns (results by rank or None if a rank failed; the rank that the agent saw fail and its
-    exit code, or None; whether the time was up). No rank runs any more when this returns or raises.
+    Returns (results by rank or None if a rank failed; the rank that failed first and its exit
+    code, or None; whether the time was up). No rank runs any more when this returns or raises.
     """
     watch = Watch([job.rank_files(rank) for rank in range(nproc_per_node)], timeout_s, on_poll)
     launch = elastic_launch(_configure(job, nproc_per_node, timeout_s), run_rank)
-    with _quiet_agent(), _own_signal_handlers(), watch:
+    results, noticed = None, None
+    with _agent_leaves_no_trace(), _own_signal_handlers(), main_stays_here(), watch:
         try:
-            return launch(job), None, False
+            results = launch(job)
         except ChildFailedError as error:
-            noticed = next(iter(error.failures.values()))
-            return None, (noticed.local_rank, noticed.exitcode), watch.is_timed_out
+            first = next(iter(error.failures.values()))
+            noticed = first.local_rank, first.exitcode
+    if watch.poll_error is not None:
+        raise watch.poll_error
+    if watch.is_timed_out:
+        results = None  # also where a rank took the end for a wish and left in peace
+    if watch.left_rank is not None:
+        noticed = watch.left_rank, 0
+    return results, noticed, watch.is_timed_out
 
 
 def _configure(job: Job, nproc_per_node: int, timeout_s: float) -> LaunchConfig:
@@ -67,8 +76,13 @@ def _configure(job: Job, nproc_per_node: int, timeout_s: float) -> LaunchConfig:
 
 
 class Watch(threading.Thread):
-    """Looks after running ranks: stops them when time is up, and kills what will not stop."""
+    """Looks after running ranks: stops them when time is up, and kills what will not stop.
 
+    is_timed_out: whether time was up. left_rank: a rank that ended without a word and without
+    an error, which the agent would wait for. poll_error: what `on_poll` raised, if it did.
+    """
+
+    AGENT_NOTICES_S = 1.0  # an exit code other than 0 is the agent's to notice
     GRACE_S = 4.0  # between the first failure and SIGKILL for those that still run
 
     def __init__(
@@ -76,7 +90,7 @@ class Watch(threading.Thread):
     ) -> None:
         super().__init__(daemon=True, name="launch-watch")
         self.all_files, self.timeout_s, self.on_poll = all_files, timeout_s, on_poll
-        self.is_timed_out = False
+        self.is_timed_out, self.left_rank, self.poll_error = False, None, None
         self._over = threading.Event()
 
     def __enter__(self) -> "Watch":
@@ -90,30 +104,57 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         deadline = time.monotonic() + self.timeout_s
-        stop_at = None
+        failed_at = None
         while not self._over.wait(0.05):
-            self.on_poll()
+            self._poll()
             now = time.monotonic()
-            if stop_at is None and self._has_failed():
-                stop_at = now + self.GRACE_S
-            if stop_at is None and now > deadline:
-                self.is_timed_out = True
-                self._kill(signal.SIGTERM)
-                stop_at = now + self.GRACE_S / 2
-            if stop_at is not None and now > stop_at:
-                self._kill(signal.SIGKILL)
+            if failed_at is not None:
+                self._press(now - failed_at)
+            elif self._has_failed():
+                failed_at = now
+            elif now > deadline:
+                self.is_timed_out, failed_at = True, now
+                self._stop()
 
-    def _pids(self) -> list[int]:
-        started = [read_json(files.started) for files in self.all_files]
-        return [entry["pid"] for entry in started if entry]
+    def _poll(self) -> None:
+        try:
+            if self.poll_error is None:
+                self.on_poll()
+        except Exception as error:
+            self.poll_error = error
+
+    def _press(self, since_failure_s: float) -> None:
+        is_unnoticed = not self.is_timed_out and self.left_rank is None
+        if is_unnoticed and since_failure_s > self.AGENT_NOTICES_S and self._silent():
+            self.left_rank = self._silent()[0]
+            self._stop()
+        if since_failure_s > self.GRACE_S:
+            self._kill(signal.SIGKILL)
 
     def _has_failed(self) -> bool:
-        return any(files.error.exists() for files in self.all_files) or not all(
-            map(_is_alive, self._pids())
-        )
+        return any(files.error.exists() for files in self.all_files) or bool(self._silent())
+
+    def _silent(self) -> list[int]:
+        """Ranks whose process is gone although they have told neither an error nor their end."""
+        return [
+            rank
+            for rank, pid in self._pids().items()
+            if not _is_alive(pid)
+            and not self.all_files[rank].error.exists()
+            and not self.all_files[rank].left.exists()
+        ]
+
+    def _stop(self) -> None:
+        self._kill(DUMP_STACK)
+        time.sleep(0.1)
+        self._kill(signal.SIGTERM)
+
+    def _pids(self) -> dict[int, int]:
+        started = {rank: read_json(files.started) for rank, files in enumerate(self.all_files)}
+        return {rank: entry["pid"] for rank, entry in started.items() if entry}
 
     def _kill(self, signal_number: int) -> None:
-        for pid in self._pids():
+        for pid in self._pids().values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal_number)  # each rank leads a process group of its own
 
@@ -126,21 +167,37 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
+_traces = {"launches": 0}  # how many run now, and what the first one found
+_traces_lock = threading.Lock()
+_SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+
 @contextlib.contextmanager
-def _quiet_agent() -> Iterator[None]:
-    """Keep the agent's log lines out of the cell: `RankFailed` says what they say, shorter."""
-    before = {name: logging.getLogger(name).disabled for name in _names_below(_AGENT_LOGGERS)}
-    for name in before:
-        logging.getLogger(name).disabled = True
+def _agent_leaves_no_trace() -> Iterator[None]:
+    """Keep the agent's log lines out of the cell, and its variable out of the environment.
+
+    `RankFailed` says what the lines say, shorter. Launches may overlap: the first one saves what
+    it found, the last one puts it back.
+    """
+    with _traces_lock:
+        if _traces["launches"] == 0:
+            names = [n for n in logging.Logger.manager.loggerDict if n.startswith(_AGENT_LOGGERS)]
+            _traces["disabled"] = {name: logging.getLogger(name).disabled for name in names}
+            _traces["variable"] = os.environ.get(_SIGNALS_VARIABLE)
+            for name in names:
+                logging.getLogger(name).disabled = True
+        _traces["launches"] += 1
     try:
         yield
     finally:
-        for name, was_disabled in before.items():
-            logging.getLogger(name).disabled = was_disabled
-
-
-def _names_below(parents: tuple[str, ...]) -> list[str]:
-    return [name for name in logging.Logger.manager.loggerDict if name.startswith(parents)]
+        with _traces_lock:
+            _traces["launches"] -= 1
+            if _traces["launches"] == 0:
+                for name, was_disabled in _traces["disabled"].items():
+                    logging.getLogger(name).disabled = was_disabled
+                os.environ.pop(_SIGNALS_VARIABLE, None)
+                if _traces["variable"] is not None:
+                    os.environ[_SIGNALS_VARIABLE] = _traces["variable"]
 
 
 @contextlib.contextmanager
@@ -152,7 +209,6 @@ def _own_signal_handlers() -> Iterator[None]:
     """
     is_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in _AGENT_SIGNALS} if is_main else {}
-    told = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE")
     received = None
     try:
         yield
@@ -161,9 +217,6 @@ def _own_signal_handlers() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.environ.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)
-        if told is not None:
-            os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = told
     if received is not None:
         signal.raise_signal(received)
         raise KeyboardInterrupt  # a handler that came back: the launch is over all the same

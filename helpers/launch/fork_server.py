@@ -4,11 +4,14 @@ It starts as a fresh interpreter, so it never holds the caller's threads or CUDA
 it imports no helper but the launcher: an edited helper is seen by the next launch.
 """
 
+import contextlib
 import ctypes
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
+from multiprocessing import forkserver, spawn
 
 PRELOAD = [
     "torch",
@@ -34,3 +37,30 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+_here = threading.local()
+_prepare = spawn.get_preparation_data
+
+
+def _preparation_data(name: str) -> dict:
+    data = _prepare(name)
+    if getattr(_here, "hides_main", False):
+        data.pop("init_main_from_name", None)
+        data.pop("init_main_from_path", None)
+    return data
+
+
+@contextlib.contextmanager
+def main_stays_here() -> Iterator[None]:
+    """Keep processes that this thread starts from running its main module first.
+
+    multiprocessing does so to find functions by name; ours travel by value. Without this, a
+    script that launches would run again on every rank, from its first line.
+    """
+    spawn.get_preparation_data = _preparation_data
+    _here.hides_main = True
+    try:
+        yield
+    finally:
+        _here.hides_main = False

@@ -2,9 +2,13 @@
 
 import json
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+#: Tells a rank to write down where it stands, and go on. A script may use SIGTERM itself.
+DUMP_STACK = signal.SIGUSR2
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,12 @@ class RankFiles:
         return self.folder / "started.json"
 
     @property
-    def ended(self) -> Path:
+    def ended(self) -> Path:  # the script has come to its end
         return self.folder / "ended.json"
+
+    @property
+    def left(self) -> Path:  # and so have its threads and exit handlers
+        return self.folder / "left.json"
 
     @property
     def error(self) -> Path:

@@ -12,9 +12,21 @@ from typing import Any
 import cloudpickle
 
 from helpers.launch import fork_server
+from helpers.launch.frames import code_home
 from helpers.launch.job import Job, RankFiles
 from helpers.launch.outcome import Run, failure, read_state
-from helpers.launch.output import Echo, rank_text, read_output, read_report, tagged
+from helpers.launch.output import Echo, last_text, rank_text, read_output, read_report, tagged
+
+MAX_TIMEOUT_S = 1e6
+
+#: Variables that Python and torch read when they start: the fork server has done so already.
+READ_AT_START = {
+    "PYTHONPATH",
+    "PYTHONHASHSEED",
+    "PYTHONWARNINGS",
+    "TORCH_LOGS",
+    "TORCH_CPP_LOG_LEVEL",
+}
 
 
 def run(
@@ -28,11 +40,13 @@ def run(
 
     The script sees what torchrun gives it: torchrun's variables, its own folder on sys.path,
     the caller's working folder and environment (`env` comes on top), an empty stdin.
-    OMP_NUM_THREADS is cores // ranks unless set.
+    OMP_NUM_THREADS is cores // ranks unless set. Random numbers are seeded afresh on each rank.
+    What Python and torch read when they start (`READ_AT_START`) stays as it was then.
 
     Raises RankFailed as soon as a rank fails, all others being stopped, or after `timeout_s`
     seconds (the default is generous for a cell; a hang shows where each rank stands);
-    FileNotFoundError without the script; ValueError for ranks < 1 or a time-out <= 0.
+    FileNotFoundError without the script; ValueError for ranks < 1, a time-out that is no number
+    of seconds, a variable in `env` that is no string or would come too late.
 
     Source: torch.distributed.launcher (elastic agent). Built in chapter 01.
     """
@@ -70,7 +84,8 @@ def run_function(
     raised as in `run`. The default of 60 s suits a test.
     """
     work = {"function": cloudpickle.dumps((function, arguments))}
-    results, _ = _launch(work, nproc_per_node, timeout_s, env, write=None)
+    home = code_home(function)
+    results, _ = _launch(work, nproc_per_node, timeout_s, env, write=None, home=home)
     return [cloudpickle.loads(results[rank]) for rank in range(nproc_per_node)]
 
 
@@ -80,8 +95,9 @@ def _launch(
     timeout_s: float,
     env: Mapping[str, str] | None,
     write: Callable[[str], Any] | None,
+    home: Mapping[str, str] | None = None,
 ) -> tuple[dict[int, bytes | None], Run]:
-    _check(nproc_per_node, timeout_s)
+    _check(nproc_per_node, timeout_s, env)
     start = time.perf_counter()
     folder = Path(tempfile.mkdtemp(prefix="launch-"))
     try:
@@ -100,7 +116,7 @@ def _launch(
             _write_rest(echo, all_files)
         output = read_output(all_files)
         if results is None:
-            states = [read_state(rank, files) for rank, files in enumerate(all_files)]
+            states = [read_state(rank, files, home) for rank, files in enumerate(all_files)]
             failed = failure(states, noticed, timeout_s if is_timed_out else None)
             failed.output = output
             raise failed
@@ -112,19 +128,23 @@ def _launch(
 
 def _write_rest(echo: Echo, all_files: list[RankFiles]) -> None:
     echo.poll(is_over=True)
-    if all_files[0].stderr.exists():
-        echo.write(tagged(0, all_files[0].stderr.read_text(errors="replace")))
+    echo.write(tagged(0, last_text(all_files[0].stderr)))
     for rank, files in enumerate(all_files[1:], start=1):
         echo.write(tagged(rank, rank_text(files)))
 
 
-def _check(nproc_per_node: int, timeout_s: float) -> None:
+def _check(nproc_per_node: int, timeout_s: float, env: Mapping[str, str] | None) -> None:
     if sys.platform == "win32":
         raise RuntimeError("several ranks need Linux (or macOS): on Windows, use WSL")
-    if nproc_per_node < 1:
-        raise ValueError(f"nproc_per_node is {nproc_per_node}; expected 1 or more")
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0")
+    if not isinstance(nproc_per_node, int) or nproc_per_node < 1:
+        raise ValueError(f"nproc_per_node is {nproc_per_node!r}; expected a number, 1 or more")
+    if not (isinstance(timeout_s, int | float) and 0 < timeout_s < MAX_TIMEOUT_S):
+        raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds, up to {MAX_TIMEOUT_S:g}")
+    for name, value in (env or {}).items():
+        if not isinstance(value, str):
+            raise ValueError(f"env[{name!r}] is {value!r}; expected a string")
+        if name in READ_AT_START:
+            raise ValueError(f"{name} is read before ranks are forked; use torchrun in a terminal")
 
 
 def _make_job(
@@ -141,6 +161,13 @@ def _make_job(
         working_folder=os.getcwd(),
         environment=environment,
         module_path=list(sys.path),
-        num_threads=int(environment["OMP_NUM_THREADS"]),
+        num_threads=_num_threads(environment["OMP_NUM_THREADS"]),
         **work,
     )
+
+
+def _num_threads(setting: str) -> int:
+    first = setting.split(",")[0].strip()  # one number for each level of nesting
+    if not first.isdecimal() or int(first) < 1:
+        raise ValueError(f"OMP_NUM_THREADS is {setting!r}; expected a number of threads")
+    return int(first)

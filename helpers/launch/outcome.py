@@ -2,19 +2,21 @@
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.launch.frames import Frame, own_place, read_stack
+from helpers.launch.frames import Frame, is_torch, own_place, read_stack
 from helpers.launch.job import RankFiles, read_json
 
 _LOST_PEER = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited|NCCL")
 _WAITED = re.compile(r"[Tt]imed? ?out")
 
 
-def is_lost_peer(message: str) -> bool:
-    """Whether an error's message only says that another rank went away."""
-    return bool(_LOST_PEER.search(message))
+def is_lost_peer(error: dict) -> bool:
+    """Whether an error, as `account.describe` gives it, only says that another rank went away."""
+    innermost = error["frames"][-1][0] if error["frames"] else ""
+    return is_torch(innermost) and bool(_LOST_PEER.search(error["message"]))
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class RankState:
     """What the files of one rank say."""
 
     rank: int
-    state: str  # "absent" | "ended" | "raised" | "stopped" | "killed"
+    state: str  # "absent" | "ended" | "leaving" | "raised" | "stopped" | "gone"
     error: dict = field(default_factory=dict)
     frames: list[Frame] = field(default_factory=list)
     signal_name: str = ""
@@ -76,26 +78,31 @@ class RankState:
             waits = "" if not self.frames or self.frames[-1].is_shown else self.frames[-1].function
             where = "; ".join(reversed(shown)) or "before its first line"
             return f"rank {self.rank} stood at {where}" + (f" (in {waits})" if waits else "")
-        words = {"absent": "had not started", "ended": "had ended", "killed": "was killed"}
+        words = {"absent": "had not started", "ended": "had ended", "gone": "was gone"}
+        words["leaving"] = "had ended, but for a thread or an exit handler that goes on"
         words["raised"] = f"raised {self.error.get('type')} at {own_place(self.frames)}"
         return f"rank {self.rank} {words[self.state]}"
 
 
-def read_state(rank: int, files: RankFiles) -> RankState:
-    """The state of one rank, from its files; call when no rank runs any more."""
+def read_state(rank: int, files: RankFiles, home: Mapping[str, str] | None = None) -> RankState:
+    """The state of one rank, from its files; call when no rank runs any more.
+
+    `home`: the files of a function that travelled by value, as `frames.code_home` gives them.
+    """
     error = read_json(files.error)
     if error:
-        return RankState(rank, "raised", error, [Frame(*frame) for frame in error["frames"]])
+        frames = [Frame(*frame).at_home(home) for frame in error["frames"]]
+        return RankState(rank, "raised", error, frames)
     if files.ended.exists():
-        return RankState(rank, "ended")
+        return RankState(rank, "ended" if files.left.exists() else "leaving")
     started = read_json(files.started)
     if not started:
         return RankState(rank, "absent")
     stack = files.stack.read_text(errors="replace")
-    frames = read_stack(stack, started["main_thread"])
+    frames = [frame.at_home(home) for frame in read_stack(stack, started["main_thread"])]
     if stack.startswith("Fatal Python error: "):
-        return RankState(rank, "killed", frames=frames, signal_name=_fatal_signal(stack))
-    return RankState(rank, "stopped" if stack else "killed", frames=frames)
+        return RankState(rank, "gone", frames=frames, signal_name=_fatal_signal(stack))
+    return RankState(rank, "stopped" if stack else "gone", frames=frames)
 
 
 def _fatal_signal(stack: str) -> str:
@@ -109,30 +116,30 @@ def failure(
 ) -> RankFailed:
     """The first cause among the ranks' states.
 
-    `noticed`: the rank whose end the agent noticed first, and its exit code (-9: SIGKILL).
-    `timeout_s`: the limit, if the launch was stopped for it, else None.
+    `noticed`: the rank whose end was noticed first, and its exit code (-9: SIGKILL; 0: it left
+    without a word). `timeout_s`: the limit, if the launch was stopped for it, else None.
     """
     if timeout_s is not None:
         return _timed_out(states, timeout_s)
     raised = sorted((s for s in states if s.state == "raised"), key=lambda s: s.error["time"])
-    own_fault = next((s for s in raised if not is_lost_peer(s.error["message"])), None)
+    own_fault = next((s for s in raised if not is_lost_peer(s.error)), None)
     if own_fault:
         return _raised(own_fault, states)
-    rank, exit_code = noticed or (0, 0)
+    gone = next((s for s in states if s.state == "gone"), None)
+    rank, exit_code = noticed or (gone.rank if gone else 0, 0)
     if exit_code < 0:
         return _killed(states[rank], signal.Signals(-exit_code).name)
-    killed = next((s for s in states if s.state == "killed"), None)
-    if killed:
-        return _killed(killed, killed.signal_name or "SIGKILL")
-    if raised:
+    if gone and gone.rank != rank and states[rank].state == "raised":
+        return _killed(gone, gone.signal_name or "SIGKILL")  # its peer was noticed before it
+    if raised and not gone:
         return _raised(raised[0], states)
-    return _never_started(states, exit_code)
+    return _left_without_a_word(gone or states[rank], exit_code)
 
 
 def _raised(state: RankState, states: list[RankState]) -> RankFailed:
     lines = [f"  {frame}" for frame in state.frames if frame.is_shown]
     message = state.error["message"]
-    if _LOST_PEER.search(message) or _WAITED.search(message):
+    if is_lost_peer(state.error) or _WAITED.search(message):
         lines += [str(other) for other in states if other is not state]
     place = own_place(state.frames)
     return RankFailed(state.rank, state.error["type"], message, place, "\n".join(lines))
@@ -146,17 +153,13 @@ def _killed(state: RankState, name: str) -> RankFailed:
     return RankFailed(state.rank, name, words, own_place(state.frames), "\n".join(lines))
 
 
-def _never_started(states: list[RankState], exit_code: int) -> RankFailed:
-    rank = next((s.rank for s in states if s.state == "absent"), 0)
-    words = (
-        f"ended with exit code {exit_code} and without a word; a script that itself launches "
-        "must do so under `if __name__ == '__main__':`"
-    )
-    return RankFailed(rank, "SystemExit", words, own_place([]))
+def _left_without_a_word(state: RankState, exit_code: int) -> RankFailed:
+    words = f"left with exit code {exit_code} and without a word, as after os._exit"
+    return RankFailed(state.rank, "SystemExit", words, own_place([]))
 
 
 def _timed_out(states: list[RankState], timeout_s: float) -> RankFailed:
-    waiting = [s for s in states if s.state not in ("ended", "raised")] or states
+    waiting = [s for s in states if s.state not in ("ended", "raised")] or states  # who to name
     words = f"not finished after {timeout_s:g} s"
     lines = "\n".join(str(state) for state in states)
     return RankFailed(waiting[0].rank, "TimeoutError", words, own_place(waiting[0].frames), lines)

@@ -27,13 +27,18 @@ def as_report(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _is_report(line: str) -> bool:
+    return as_report(line) is not None
+
+
 def read_report(stdout: Path) -> dict[str, Any] | None:
     """The last line of the file that alone is a JSON object, parsed, or None."""
     report = None
     if stdout.exists():
         with stdout.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                report = as_report(line) or report
+                found = as_report(line)
+                report = report if found is None else found
     return report
 
 
@@ -44,10 +49,13 @@ def read_output(all_files: list[RankFiles]) -> str:
 
 def rank_text(files: RankFiles) -> str:
     """The last 1 MB that a rank printed, saying what was cut."""
-    return "".join(_last(path) for path in (files.stdout, files.stderr) if path.exists())
+    return last_text(files.stdout) + last_text(files.stderr)
 
 
-def _last(path: Path) -> str:
+def last_text(path: Path) -> str:
+    """The last 1 MB of a file, with its last line ended, saying what was cut; "" without one."""
+    if not path.exists():
+        return ""
     size = path.stat().st_size
     with path.open("rb") as file:
         file.seek(max(0, size - KEEP_BYTES))
@@ -72,22 +80,27 @@ class Echo:
         self._held: list[str] = []
 
     def poll(self, *, is_over: bool = False) -> None:
-        """Print what has come since; at the end also the last line, whole or not."""
-        if not self.path.exists():
+        """Print what has come since, up to 1 MB in all; at the end also the last 1 MB."""
+        if not self.path.exists() or (self._read_bytes >= KEEP_BYTES and not is_over):
             return
+        size = self.path.stat().st_size
+        cut_bytes = max(0, size - KEEP_BYTES - self._read_bytes) if is_over else 0
         with self.path.open("rb") as file:
-            file.seek(max(self._read_bytes, self.path.stat().st_size - KEEP_BYTES))
-            data = file.read()
-            end = len(data) if is_over else data.rfind(b"\n") + 1
-            self._read_bytes = file.tell() - len(data) + end
+            file.seek(self._read_bytes + cut_bytes)
+            data = file.read(KEEP_BYTES)
+        if cut_bytes:
+            data = data.partition(b"\n")[2]
+            self._take(f"... {cut_bytes:,} bytes cut")
+        end = len(data) if is_over else data.rfind(b"\n") + 1
+        self._read_bytes += end
         for line in data[:end].decode("utf-8", errors="replace").splitlines():
             self._take(line)
         if is_over:
-            held = self._held[1:] if self._held and as_report(self._held[0]) else self._held
+            held = self._held[1:] if self._held and _is_report(self._held[0]) else self._held
             self._print(held)
 
     def _take(self, line: str) -> None:
-        if as_report(line):
+        if _is_report(line):
             self._print(self._held)
             self._held = [line]
         elif self._held:
