@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from helpers.launch.fork_server import main_stays_here
-from helpers.launch.job import DUMP_STACK, Job, RankFiles, read_json
+from helpers.launch.job import Job
+from helpers.launch.watch import Watch
 from helpers.launch.worker import run_rank
 
 _AGENT_SIGNALS = tuple(
@@ -73,98 +73,6 @@ def _configure(job: Job, nproc_per_node: int, timeout_s: float) -> LaunchConfig:
         start_method="forkserver",
         logs_specs=DefaultLogsSpecs(log_dir=str(log_folder)),
     )
-
-
-class Watch(threading.Thread):
-    """Looks after running ranks: stops them when time is up, and kills what will not stop.
-
-    is_timed_out: whether time was up. left_rank: a rank that ended without a word and without
-    an error, which the agent would wait for. poll_error: what `on_poll` raised, if it did.
-    """
-
-    AGENT_NOTICES_S = 1.0  # an exit code other than 0 is the agent's to notice
-    GRACE_S = 4.0  # between the first failure and SIGKILL for those that still run
-
-    def __init__(
-        self, all_files: list[RankFiles], timeout_s: float, on_poll: Callable[[], None]
-    ) -> None:
-        super().__init__(daemon=True, name="launch-watch")
-        self.all_files, self.timeout_s, self.on_poll = all_files, timeout_s, on_poll
-        self.is_timed_out, self.left_rank, self.poll_error = False, None, None
-        self._over = threading.Event()
-
-    def __enter__(self) -> "Watch":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
-        self._kill(signal.SIGKILL)  # what the ranks themselves started
-
-    def run(self) -> None:
-        deadline = time.monotonic() + self.timeout_s
-        failed_at = None
-        while not self._over.wait(0.05):
-            self._poll()
-            now = time.monotonic()
-            if failed_at is not None:
-                self._press(now - failed_at)
-            elif self._has_failed():
-                failed_at = now
-            elif now > deadline:
-                self.is_timed_out, failed_at = True, now
-                self._stop()
-
-    def _poll(self) -> None:
-        try:
-            if self.poll_error is None:
-                self.on_poll()
-        except Exception as error:
-            self.poll_error = error
-
-    def _press(self, since_failure_s: float) -> None:
-        is_unnoticed = not self.is_timed_out and self.left_rank is None
-        if is_unnoticed and since_failure_s > self.AGENT_NOTICES_S and self._silent():
-            self.left_rank = self._silent()[0]
-            self._stop()
-        if since_failure_s > self.GRACE_S:
-            self._kill(signal.SIGKILL)
-
-    def _has_failed(self) -> bool:
-        return any(files.error.exists() for files in self.all_files) or bool(self._silent())
-
-    def _silent(self) -> list[int]:
-        """Ranks whose process is gone although they have told neither an error nor their end."""
-        return [
-            rank
-            for rank, pid in self._pids().items()
-            if not _is_alive(pid)
-            and not self.all_files[rank].error.exists()
-            and not self.all_files[rank].left.exists()
-        ]
-
-    def _stop(self) -> None:
-        self._kill(DUMP_STACK)
-        time.sleep(0.1)
-        self._kill(signal.SIGTERM)
-
-    def _pids(self) -> dict[int, int]:
-        started = {rank: read_json(files.started) for rank, files in enumerate(self.all_files)}
-        return {rank: entry["pid"] for rank, entry in started.items() if entry}
-
-    def _kill(self, signal_number: int) -> None:
-        for pid in self._pids().values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal_number)  # each rank leads a process group of its own
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 _traces = {"launches": 0}  # how many run now, and what the first one found
