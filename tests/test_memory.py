@@ -4,13 +4,14 @@ import copy
 import gc
 import io
 
+import numpy as np
 import pytest
 import torch
 from notebook_cells import chapter, namespace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from helpers import problems
+from helpers import exercises, problems
 from helpers.figures import memory as figures
 from helpers.memory import (
     OPTIMIZERS,
@@ -416,3 +417,31 @@ def test_a_step_is_drawn_up_to_its_last_mark():
     figure = figures.step_curve(memory)
     assert figure.axes[0].get_xlim() == (0, 3)
     assert [text.get_text() for text in figure.axes[0].texts] == ["one", "two"]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_bar_ends_pale_where_gradients_and_activations_never_meet(ended):
+    terms = {"row": training_bytes(7_000_000_000, activation_bytes=35_000_000_000)}
+    figure = figures.against_cards(terms, {"row": 120_000_000_000} if ended else None)
+    bars = [bar for bar in figure.axes[0].patches if bar.get_width()]
+    pale = [bar.get_width() for bar in bars if bar.get_facecolor()[:3] == (1.0, 1.0, 1.0)]
+    assert pale == ([pytest.approx(28)] if ended else [])
+    assert sum(bar.get_width() for bar in bars) == pytest.approx(terms["row"].total / 1e9)
+
+
+def test_sizes_are_drawn_in_two_panels():
+    rows = [
+        (redo, depth, batch_size, depth * batch_size, depth * batch_size)
+        for redo in (False, True)
+        for depth, batch_size in ((1, 8), (2, 8), (2, 1))
+    ]
+    above, below = figures.against_size(rows).axes
+    assert [list(line.get_xdata()) for line in above.lines] == [[1, 2]] * 4
+    assert [list(line.get_xdata()) for line in below.lines] == [[1, 8]] * 4
+
+
+def test_a_check_takes_the_numbers_of_numpy():
+    def adafactor(shapes):
+        return np.int64(sum(4 * sum(shape) + 4 for shape in shapes))
+
+    assert exercises.check("02-adafactor", adafactor)

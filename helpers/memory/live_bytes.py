@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Hands out memory that was made where no dispatch mode looks: torch.tensor, torch.from_numpy.
 _BORN_UNSEEN = {torch.ops.aten.lift_fresh.default}
+_LEAVES = (int, float, str, torch.dtype, torch.device, torch.layout, type(None))
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def _storages(tree: object) -> Iterator[torch.UntypedStorage]:
     if isinstance(tree, torch.Tensor):
         if tree.layout == torch.strided:
             yield tree.untyped_storage()
+    elif isinstance(tree, _LEAVES):  # most arguments; the questions below are slow
+        return
     elif isinstance(tree, nn.Module):
         yield from _storages([*tree.parameters(), *tree.buffers()])
     elif isinstance(tree, torch.optim.Optimizer):

@@ -6,18 +6,6 @@ from helpers import problems
 from helpers.memory import LiveBytes
 
 
-def adam_counted_as_one(num_parameters, num_tensors):
-    return 12 * num_parameters + 4 * num_tensors
-
-
-def step_counters_forgotten(num_parameters, num_tensors):
-    return 16 * num_parameters
-
-
-def gradients_forgotten(num_parameters, num_tensors):
-    return 12 * num_parameters + 4 * num_tensors
-
-
 def activations_only_in_proportion(measure, batch_size):
     return measure(1) * batch_size
 
@@ -79,6 +67,17 @@ def alive_instead_of_peak(make_model, make_optimizer, batches):
     return live.live_bytes
 
 
+def every_batch_twice(make_model, make_optimizer, batches):
+    with LiveBytes() as live:
+        model = make_model()
+        optimizer = make_optimizer(model.parameters())
+        for batch in batches * 2:
+            optimizer.zero_grad()
+            problems.token_loss_sum(model, batch).backward()
+            optimizer.step()
+    return live.peak_bytes
+
+
 def as_adam(shapes):
     return sum(8 * torch.Size(shape).numel() + 4 for shape in shapes)
 
@@ -92,7 +91,6 @@ def counters_forgotten(shapes):
 
 
 MUTANTS = {
-    "02-first-step": [adam_counted_as_one, step_counters_forgotten, gradients_forgotten],
     "02-two-probes": [
         activations_only_in_proportion,
         slope_without_the_start,
@@ -105,6 +103,7 @@ MUTANTS = {
         one_step,
         two_steps_on_the_first_batch,
         alive_instead_of_peak,
+        every_batch_twice,
     ],
     "02-adafactor": [as_adam, vectors_factored_to_one_number, counters_forgotten],
 }
