@@ -63,7 +63,13 @@ def test_relative_weights_are_one_for_equal_counts_and_average_to_one_over_token
 def test_measured_figures_draw_what_they_are_given():
     windows = {k: [(1.0, 0.1 * k, 1 - 0.02 * k)] * 3 for k in (1, 4, 16)}
     assert "micro-batches" in normalisation.log_and_gradient(windows)._repr_svg_()
-    curves = {"true mean": [3.0, 2.0], "4 lines each": [3.0, 2.1], "1 line each": [2.9, 1.9]}
-    figure = normalisation.training(curves, {"4 lines each": [0.01], "1 line each": [0.02]})
-    for name in curves:
+    runs = {
+        "true mean": [([3.0, 2.0], 2.5, 2.4)] * 2,
+        "4 lines each": [([3.0, 2.1], 2.51, 2.4)] * 2,
+        "1 line each": [([2.9, 1.9], 2.53, 2.39)] * 2,
+    }
+    figure = normalisation.training(runs)
+    for name in runs:
         assert f">{name}<" in figure._repr_svg_()
+    below = [line.get_ydata()[0] for line in figure.axes[1].lines]
+    assert below == pytest.approx([0.01, 0.03, 0, -0.01, 0])  # by tokens, by lines, and the zero

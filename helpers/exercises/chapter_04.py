@@ -34,15 +34,19 @@ def _model() -> nn.Module:
     return make_gpt(seed=4, dtype=torch.float64, width=16, depth=1, context=32)
 
 
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def _gradient(model: nn.Module) -> Tensor:
-    if any(parameter.grad is None for parameter in model.parameters()):
+    if any(parameter.grad is None for parameter in _trained(model)):
         raise Wrong("a parameter has no gradient, expected one after each window")
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return torch.cat([parameter.grad.flatten() for parameter in _trained(model)])
 
 
-def _whole(batch: tuple[Tensor, Tensor]) -> tuple[float, Tensor]:
+def _whole(batch: tuple[Tensor, Tensor], model: nn.Module | None = None) -> tuple[float, Tensor]:
     """Loss and gradient of the one whole batch: the mean over all tokens that count."""
-    model = _model()
+    model = model or _model()
     losses = F.cross_entropy(model(batch[0]).mT, batch[1], reduction="none")
     loss = losses.sum() / (batch[1] != IGNORE_INDEX).sum()
     loss.backward()
@@ -94,18 +98,44 @@ def count(solution) -> None:
 def late(solution) -> None:
     """Equal to the whole batch, with each micro-batch fetched after the backward before it."""
     batch = _with_silent_micro_batch()
-    loss, expected = _whole(batch)
+    loss, expected = _whole(batch, _partly_frozen())
     for num_micro_batches in (1, 4, 16):
-        model = _model()
+        model = _partly_frozen()
         logged = solution(model, _one_by_one(model, batch, num_micro_batches))
         name = f"{num_micro_batches} micro-batches"
         expect_close(_gradient(model), expected, f"gradient of {name}")
         expect_close(float(logged), loss, f"logged loss of {name}")
+    model = _partly_frozen()
+    logged = solution(model, _one_by_one(model, _batch((0,) * len(LENGTHS)), 4))
+    expect_close(float(logged), 0.0, "logged loss of an all-ignored window")
+    for grad in (p.grad for p in _trained(model) if p.grad is not None):  # none at all is fine
+        expect_close(grad, torch.zeros_like(grad), "gradient of an all-ignored window")
+
+
+def _partly_frozen() -> nn.Module:
+    """The model with its position embedding frozen: a parameter whose gradient stays None."""
+    model = _model()
+    model.position_embedding.requires_grad_(False)
+    return model
 
 
 def _one_by_one(model: nn.Module, batch, num_micro_batches: int) -> Iterator[tuple]:
-    """Micro-batches that are not to be fetched ahead: each must have left its gradient first."""
+    """Micro-batches that are not to be fetched ahead: each must have moved the gradients first.
+
+    One without any target moves nothing, so after it nothing is asked.
+    """
+    before, counted = _snapshot(model), 0
     for index, micro_batch in enumerate(split_batch(batch, len(batch[0]) // num_micro_batches)):
-        if index and all(parameter.grad is None for parameter in model.parameters()):
+        now = _snapshot(model)
+        if counted and torch.equal(now, before):
             raise Wrong(f"micro-batch {index} fetched before the backward of {index - 1}")
+        before, counted = now, count_tokens(micro_batch)
         yield micro_batch
+
+
+def _snapshot(model: nn.Module) -> Tensor:
+    """A copy of all gradients, 0 where there is none yet."""
+    return torch.cat([
+        (torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten()
+        for p in _trained(model)
+    ])  # fmt: skip

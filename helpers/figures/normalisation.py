@@ -16,6 +16,7 @@ from helpers.figures.style import (
 )
 
 _LINES = ("-", "--", ":")
+WIDTH = 4.6  # inches; a phone shrinks it by a quarter only
 
 
 def relative_weights(lengths: Sequence[int], num_micro_batches: int) -> list[float]:
@@ -46,7 +47,7 @@ def _weights(axes, lengths: Sequence[int], num_micro_batches: int) -> None:
     axes.set_yticks([0.25, 0.5, 1, 2, 4, 8, 16, 32], ["1/4", "1/2", "1", "2", "4", "8", "16", "32"])
     axes.minorticks_off()
     axes.grid(visible=False, axis="x")
-    axes.set_ylabel("weight of a token\n(right: 1)")
+    axes.set_ylabel("weight of a token\n(1 is right)")
 
 
 @styled()
@@ -60,20 +61,20 @@ def window(
     """
     logged_ratio, cosine = round(logged_ratio, 2), round(cosine, 2)
     shows = f"Token weights; logged loss x {logged_ratio:.2f}, cosine {cosine:.2f}"
-    figure = drawing(6, 2.9, shows, columns=2, width_ratios=[2.3, 1])
-    left, right = figure.axes
-    _weights(left, lengths, num_micro_batches)
-    left.set_ylim(0.4, 40)
-    left.set_xticks([1, len(lengths) // 2, len(lengths)])
-    left.set_xlabel("sequence of the window")
-    right.bar([0, 1], [logged_ratio, cosine], color=["#8c8c8c", series_colour(1)], width=0.6)
-    for place, value in enumerate((logged_ratio, cosine)):
-        right.annotate(f"{value:.2f}", (place, value), (0, 3), textcoords="offset points",
-                       ha="center")  # fmt: skip
-    right.axhline(1, color=INK, linewidth=1)
-    right.set(ylim=(0, 1.25), xlim=(-0.6, 1.6), yticks=[0, 0.5, 1], ylabel="over the right one")
-    right.set_xticks([0, 1], ["loss,\nlogged", "gradient,\ncosine"])
-    right.grid(visible=False, axis="x")
+    figure = drawing(WIDTH, 3.7, shows, rows=2, height_ratios=[2.2, 1])
+    above, below = figure.axes
+    _weights(above, lengths, num_micro_batches)
+    above.set_ylim(0.4, 40)
+    above.set_xticks([1, len(lengths) // 2, len(lengths)])
+    above.set_xlabel("sequence of the window")
+    below.barh([1, 0], [logged_ratio, cosine], color=["#8c8c8c", series_colour(1)], height=0.6)
+    for place, value in ((1, logged_ratio), (0, cosine)):
+        below.annotate(f"{value:.2f}", (value, place), (4, 0), textcoords="offset points",
+                       va="center")  # fmt: skip
+    below.axvline(1, color=INK, linewidth=1)
+    below.set(xlim=(0, 1.25), ylim=(-0.6, 1.6), xticks=[0, 0.5, 1], xlabel="1 is right")
+    below.set_yticks([1, 0], ["logged loss /\ntrue loss", "gradient,\ncosine"])
+    below.grid(visible=False, axis="y")
     return figure
 
 
@@ -97,48 +98,61 @@ def log_and_gradient(windows: Mapping[int, Sequence[tuple[float, float, float]]]
     log_errors = {k: [ratio - 1 for ratio, _, _ in rows] for k, rows in windows.items()}
     cosines = {k: [cosine for _, _, cosine in rows] for k, rows in windows.items()}
     count = len(next(iter(cosines.values())))
-    figure = drawing(6, 2.9, f"Logged loss and gradient cosine, {count} windows", columns=2)
-    left, right = figure.axes
-    _spread(left, [[100 * value for value in values] for values in log_errors.values()])
-    _spread(right, list(cosines.values()))
-    left.axhline(0, color=PREDICTION, linestyle="--", zorder=1)
-    right.axhline(1, color=PREDICTION, linestyle="--", zorder=1)
-    left.set(ylim=(-5, 5), ylabel="error of the logged loss (%)")
-    right.set(ylim=(0, 1.1), ylabel="cosine with the true gradient")
-    for axes, groups in ((left, log_errors), (right, cosines)):
-        axes.set(xlabel="micro-batches", xlim=(-0.6, len(groups) - 0.4))
-        axes.set_xticks(range(len(groups)), list(groups))
+    figure = drawing(WIDTH, 4.6, f"Logged loss and gradient cosine, {count} windows", rows=2)
+    above, below = figure.axes
+    _spread(above, [[100 * value for value in values] for values in log_errors.values()])
+    _spread(below, list(cosines.values()))
+    above.axhline(0, color=PREDICTION, linestyle="--", zorder=1)
+    below.axhline(1, color=PREDICTION, linestyle="--", zorder=1)
+    above.set(ylim=(-1, 1), ylabel="error of the\nlogged loss (%)")
+    below.set(ylim=(0, 1.1), ylabel="cosine with the\ntrue gradient", xlabel="micro-batches")
+    for axes in (above, below):
+        axes.set(xlim=(-0.6, len(windows) - 0.4))
+        axes.set_xticks(range(len(windows)), list(windows))
     return figure
+
+
+Run = tuple[Sequence[float], float, float]
 
 
 @styled()
-def training(
-    logged: Mapping[str, Sequence[float]], excess: Mapping[str, Sequence[float]]
-) -> Drawing:
+def training(runs: Mapping[str, Sequence[Run]]) -> Drawing:
     """Logged loss over steps, one line a variant; validation loss above the first's. Local.
 
-    logged: nats per step, averaged over seeds; excess: one value a seed, for the other variants.
+    runs: variant -> for each seed (logged nats of each step, validation loss by tokens, by
+    lines); the first variant is the reference, seed by seed.
     """
-    figure = drawing(6, 3.2, f"Training with {', '.join(logged)}", columns=2, width_ratios=[1.5, 1])
-    left, right = figure.axes
-    for index, (name, losses) in enumerate(logged.items()):
-        losses = [float(loss) for loss in losses]
-        smooth = [statistics.mean(losses[max(0, i - 9) : i + 1]) for i in range(len(losses))]
-        left.plot(smooth, color=series_colour(index), linestyle=_LINES[index])
-        y = max(smooth) - 0.1 * (index + 0.5) * (max(smooth) - min(smooth))  # where no curve is
-        left.plot(
-            [0.35 * len(smooth), 0.5 * len(smooth)], [y, y], linestyle=_LINES[index],
-            color=series_colour(index),
-        )  # fmt: skip
-        label_line(left, 0.5 * len(smooth), y, name, series_colour(index))
-    left.set(xlabel="optimizer steps", ylabel="logged loss (nats, mean of 10 steps)")
-    for index, (name, values) in enumerate(excess.items(), start=1):
-        right.plot([index] * len(values), values, series_marker(index), linestyle="",
-                   color=series_colour(index), label=name)  # fmt: skip
-    right.axhline(0, color=INK, linewidth=1)
-    right.set(xlim=(0.4, len(excess) + 0.6), ylabel="validation loss,\nabove the true mean (nats)")
-    right.set_xticks(
-        range(1, len(excess) + 1), [name.replace(" each", "\neach") for name in excess]
-    )
-    right.grid(visible=False, axis="x")
+    figure = drawing(WIDTH, 5.6, f"Training with {', '.join(runs)}", rows=2)
+    above, below = figure.axes
+    for index, (name, each) in enumerate(runs.items()):
+        logged = [statistics.mean(step) for step in zip(*(run[0] for run in each), strict=True)]
+        _curve(above, index, name, logged)
+    above.set(xlabel="optimizer steps", ylabel="logged loss\n(nats, mean of 10 steps)")
+    _excess(below, runs)
     return figure
+
+
+def _curve(axes, index: int, name: str, losses: Sequence[float]) -> None:
+    """A smoothed curve, and its name beside a piece of its line where no curve is."""
+    how = {"color": series_colour(index), "linestyle": _LINES[index]}
+    smooth = [statistics.mean(losses[max(0, i - 9) : i + 1]) for i in range(len(losses))]
+    axes.plot(smooth, **how)
+    y = max(smooth) - 0.11 * (index + 0.5) * (max(smooth) - min(smooth))
+    axes.plot([0.35 * len(smooth), 0.5 * len(smooth)], [y, y], **how)
+    label_line(axes, 0.5 * len(smooth), y, name, series_colour(index))
+
+
+def _excess(axes, runs: Mapping[str, Sequence[Run]]) -> None:
+    """Validation loss over that of the first variant's run with the same seed, two judgements."""
+    (_, reference), *others = runs.items()
+    places = []
+    for at, judged in ((1, "by tokens"), (2, "by lines")):
+        for index, (name, each) in enumerate(others, start=1):
+            values = [run[at] - ref[at] for run, ref in zip(each, reference, strict=True)]
+            axes.plot([len(places)] * len(values), values, series_marker(index), linestyle="",
+                      color=series_colour(index))  # fmt: skip
+            places.append(f"{name.replace(' each', '')}\n{judged}")
+    axes.axhline(0, color=INK, linewidth=1)
+    axes.set(xlim=(-0.6, len(places) - 0.4), ylabel="validation loss, above\nthe true mean (nats)")
+    axes.set_xticks(range(len(places)), places)
+    axes.grid(visible=False, axis="x")

@@ -1,7 +1,5 @@
 """Plausible wrong solutions of chapter 04's exercises; each check must reject every one."""
 
-import torch.nn.functional as F
-
 from helpers.problems import count_tokens, token_loss_sum
 
 
@@ -43,17 +41,79 @@ def never_divides(model, window):
         loss_sum = token_loss_sum(model, batch)
         loss_sum.backward()
         total, loss = total + count_tokens(batch), loss + loss_sum.item()
-    return loss / total
+    return loss / max(total, 1)
 
 
 def looks_ahead(model, window):
     window = list(window)
-    total, loss = sum(count_tokens(batch) for batch in window), 0.0
+    total, loss = max(sum(count_tokens(batch) for batch in window), 1), 0.0
     for batch in window:
         loss_mean = token_loss_sum(model, batch) / total
         loss_mean.backward()
         loss += loss_mean.item()
     return loss
+
+
+def looks_ahead_after_the_first(model, window):
+    first = next(window)
+    loss_sum = token_loss_sum(model, first)
+    loss_sum.backward()
+    rest = list(window)
+    total = count_tokens(first) + sum(count_tokens(batch) for batch in rest)
+    loss = loss_sum.item()
+    for batch in rest:
+        loss_sum = token_loss_sum(model, batch)
+        loss_sum.backward()
+        loss += loss_sum.item()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= max(total, 1)
+    return loss / max(total, 1)
+
+
+def keeps_all_graphs_for_one_backward(model, window):
+    total, loss_sum = 0, 0.0
+    for batch in window:
+        loss_sum = loss_sum + token_loss_sum(model, batch)
+        total += count_tokens(batch)
+    loss = loss_sum / max(total, 1)
+    loss.backward()
+    return loss.item()
+
+
+def divides_by_zero_when_the_window_is_silent(model, window):
+    total = loss = 0
+    for batch in window:
+        loss_sum = token_loss_sum(model, batch)
+        loss_sum.backward()
+        total, loss = total + count_tokens(batch), loss + loss_sum.item()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= total
+    return loss / total
+
+
+def leaves_nan_when_the_window_is_silent(model, window):
+    total = loss = 0
+    for batch in window:
+        loss_sum = token_loss_sum(model, batch)
+        loss_sum.backward()
+        total, loss = total + count_tokens(batch), loss + loss_sum.item()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= total
+    return loss / max(total, 1)
+
+
+def divides_frozen_parameters_too(model, window):
+    total = loss = 0
+    for batch in window:
+        loss_sum = token_loss_sum(model, batch)
+        loss_sum.backward()
+        total, loss = total + count_tokens(batch), loss + loss_sum.item()
+    for parameter in model.parameters():
+        parameter.grad /= max(total, 1)
+    return loss / max(total, 1)
 
 
 def divides_each_time(model, window):
@@ -63,8 +123,9 @@ def divides_each_time(model, window):
         loss_sum.backward()
         total, loss = total + count_tokens(batch), loss + loss_sum.item()
         for parameter in model.parameters():
-            parameter.grad /= total
-    return loss / total
+            if parameter.grad is not None:
+                parameter.grad /= max(total, 1)
+    return loss / max(total, 1)
 
 
 def logs_the_sum(model, window):
@@ -74,19 +135,22 @@ def logs_the_sum(model, window):
         loss_sum.backward()
         total, loss = total + count_tokens(batch), loss + loss_sum.item()
     for parameter in model.parameters():
-        parameter.grad /= total
+        if parameter.grad is not None:
+            parameter.grad /= max(total, 1)
     return loss
 
 
 def mean_of_means(model, window):
-    loss = 0.0
-    for inputs, targets in window:
-        logits = model(inputs).flatten(0, 1)
-        part = F.cross_entropy(logits, targets.flatten(), reduction="sum")
-        part = part / max(count_tokens((inputs, targets)), 1) / len(window)
-        part.backward()
-        loss += part.item()
-    return loss
+    loss = num_micro_batches = 0
+    for batch in window:
+        loss_mean = token_loss_sum(model, batch) / max(count_tokens(batch), 1)
+        loss_mean.backward()
+        loss += loss_mean.item()
+        num_micro_batches += 1
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= num_micro_batches
+    return loss / num_micro_batches
 
 
 MUTANTS = {
@@ -102,5 +166,16 @@ MUTANTS = {
         counts_padding,
         counts_inputs_up_to_the_last_that_is_not_padding,
     ],
-    "04-late": [never_divides, looks_ahead, divides_each_time, logs_the_sum, mean_of_means],
+    "04-late": [
+        never_divides,
+        looks_ahead,
+        looks_ahead_after_the_first,
+        keeps_all_graphs_for_one_backward,
+        divides_by_zero_when_the_window_is_silent,
+        leaves_nan_when_the_window_is_silent,
+        divides_frozen_parameters_too,
+        divides_each_time,
+        logs_the_sum,
+        mean_of_means,
+    ],
 }
