@@ -38,12 +38,15 @@ def relative_error(a: Tensors, b: Tensors) -> RelativeError:
     `worst` names the tensor that adds most; where both are zero it is 0; NaN makes it NaN,
     which is below no bound.
 
-    Raises ValueError, naming the tensor, where a and b are not alike. Chapter 03 uses it first.
+    Raises ValueError, naming the tensor, where a and b are not alike, or where one is sparse or
+    on the meta device; and where neither holds a tensor. Chapter 03 uses it first.
     """
     left, right = dict(_named(a)), dict(_named(b))
     if left.keys() != right.keys():
         odd = sorted(left.keys() ^ right.keys())
         raise ValueError(f"only one of the two has {', '.join(odd)}")
+    if all(x is None for x in (*left.values(), *right.values())):
+        raise ValueError(f"nothing to compare: found {len(left)} times None, expected a tensor")
     squares = {name: _squared_error(name, left[name], right[name]) for name in left}
     difference = math.fsum(square for square, _ in squares.values())
     reference = math.fsum(square for _, square in squares.values())
@@ -74,8 +77,35 @@ def _squared_error(name: str, a: Tensor | None, b: Tensor | None) -> tuple[float
         raise ValueError(f"{name or 'tensor'}: found {found}, expected {expected}")
     if a is None or b is None:
         return 0.0, 0.0
-    a, b = (x.detach().to("cpu", torch.float64) for x in (a, b))
-    return (a - b).square().sum().item(), b.square().sum().item()
+    for x in (a, b):
+        _check_dense({name or "tensor": x})
+    a, b = (_wide(x).cpu() for x in (a, b))
+    return _differences(a, b).square().sum().item(), b.double().square().sum().item()
+
+
+def _check_dense(tensors: Mapping[str, Tensor]) -> None:
+    for name, x in tensors.items():
+        if _oddity(x):
+            raise ValueError(f"{name}: found a {_oddity(x)} tensor, expected a dense one")
+
+
+def _oddity(x: Tensor) -> str:
+    """Why its numbers cannot be compared one by one: "meta", "torch.sparse_coo"; or ""."""
+    return "meta" if x.is_meta else "" if x.layout == torch.strided else str(x.layout)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return the same numbers in float64, complex ones as pairs; or int64, which float64 rounds."""
+    x = x.detach()
+    if x.is_complex():
+        return torch.view_as_real(x.to(torch.complex128).resolve_conj())
+    return x.to(torch.float64 if x.is_floating_point() else torch.int64)
+
+
+def _differences(a: Tensor, b: Tensor) -> Tensor:
+    """Return |a - b| in float64, zero only where they are equal (large integers round to equal)."""
+    distances = (a.double() - b.double()).abs()
+    return torch.where((a != b) & (distances == 0), 1.0, distances)
 
 
 def assert_replicas_equal(
@@ -87,11 +117,14 @@ def assert_replicas_equal(
     differ between two broadcasts), bit for bit but for the sign of zero; NaN equals NaN. The
     error is the same on every rank: it names the tensor and rank that are farthest from the
     group's first rank, and by how much. Names, shapes and dtypes are compared first.
+    Raises ValueError on every rank where a tensor is sparse or on the meta device.
     One broadcast per tensor: for tests, not for every step. Chapter 05 uses it first.
     """
     tensors = dict(module.named_parameters())
     tensors |= dict(module.named_buffers()) if buffers else {}
-    _assert_alike([f"{name} {tuple(x.shape)} {x.dtype}" for name, x in tensors.items()], group)
+    kinds = [f"{name} {tuple(x.shape)} {x.dtype} {_oddity(x)}" for name, x in tensors.items()]
+    _assert_alike([kind.rstrip() for kind in kinds], group)
+    _check_dense(tensors)
     found = _gather({name: _distance(tensor, group) for name, tensor in tensors.items()}, group)
     worst = [(off, rank, name) for rank, of in enumerate(found) for name, off in of.items() if off]
     if worst:
@@ -122,11 +155,11 @@ def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
 
 def _distance(tensor: Tensor, group: dist.ProcessGroup | None) -> float:
     """Return the largest difference to the first rank's tensor, infinite where one is NaN."""
-    here = tensor.detach().contiguous()
+    here = _wide(tensor).contiguous()
     first = here.clone()
     dist.broadcast(first, group=group, group_src=0)
     differs = (here != first) & ~(here.isnan() & first.isnan())
     if not differs.any():
         return 0.0
-    distances = (here.double() - first.double()).abs()[differs]
-    return distances.nan_to_num(nan=math.inf).max().item()
+    distances = _differences(here, first)[differs]
+    return distances.nan_to_num(nan=math.inf, posinf=math.inf).max().item()

@@ -1,5 +1,6 @@
 """Accumulated gradients are those of one big batch, on one process and on ranks of any window."""
 
+import collections
 import contextlib
 import functools
 import gc
@@ -75,6 +76,20 @@ def test_split_batch_cuts_every_tensor_alike():
         split_batch(batch, 0)
     with pytest.raises(ValueError, match=r"\[9, 10\] samples"):
         split_batch((torch.zeros(10), torch.zeros(9)), 4)
+
+
+def test_split_batch_keeps_named_tuples_and_names_what_it_cannot_cut():
+    Pair = collections.namedtuple("Pair", ["inputs", "labels"])
+    parts = split_batch(Pair(torch.arange(7), [torch.arange(7)]), 4)
+    assert [type(part) for part in parts] == [Pair, Pair]
+    assert parts[1].inputs.tolist() == parts[1].labels[0].tolist() == [4, 5, 6]
+    for batch, message in (
+        ((torch.zeros(7), ["a"] * 7), r"batch\[1\]\[0\]: found str, expected a tensor"),
+        ({"x": torch.zeros(7), "n": 3}, r"batch\['n'\]: found int"),
+        (torch.tensor(1.0), "batch: found a tensor of no dimensions"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            split_batch(batch, 4)
 
 
 # one process
@@ -329,6 +344,18 @@ def test_accumulator_is_the_plain_sum_where_nothing_is_lost():
         accumulator.assign()
         assert relative_error(gradients(model), expected) == 0
         model.zero_grad()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_accumulator_never_narrows(dtype):
+    parameter = nn.Parameter(torch.zeros(1, dtype=dtype))
+    accumulator = GradientAccumulator([parameter])
+    addend = 1 / 3 if dtype == torch.float64 else 1 / 3 + 1j
+    for _ in range(3):
+        parameter.grad = torch.full_like(parameter, addend)
+        accumulator.add()
+    accumulator.assign()
+    assert torch.equal(parameter.grad, 0 + sum([torch.full_like(parameter, addend)] * 3))
 
 
 def test_accumulator_with_frozen_tied_and_unused_parameters():

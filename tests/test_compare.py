@@ -22,6 +22,27 @@ def test_relative_error_of_tensors_lists_and_dicts():
     assert relative_error(torch.tensor([1]), torch.tensor([2])) == 0.5
 
 
+def test_complex_numbers_and_large_integers_are_compared_whole():
+    one = torch.ones(1, dtype=torch.complex128)
+    assert relative_error(one + 5j, one) == 5
+    assert relative_error((one * 1j).conj(), -one * 1j) == 0
+    assert relative_error(torch.tensor([2**60]), torch.tensor([2**60 + 1])) == 2.0**-60
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ({"w": None}, {"w": None}, "nothing to compare: found 1 times None"),
+        ([], [], "nothing to compare: found 0 times None"),
+        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), "found a torch.sparse_coo tensor"),
+        ({"w": torch.ones(2, device="meta")}, {"w": torch.ones(2)}, "w: found a meta tensor"),
+    ],
+)
+def test_what_has_no_numbers_to_compare_is_refused(a, b, message):
+    with pytest.raises(ValueError, match=message):
+        relative_error(a, b)
+
+
 def test_relative_error_names_the_worst():
     b = {"small": torch.ones(1), "large": torch.ones(100)}
     error = relative_error({"small": torch.ones(1) * 1.5, "large": b["large"] + 0.01}, b)
@@ -70,6 +91,8 @@ def on_ranks(change: str):
     with process_group(timeout_s=10) as ranks:
         model = problems.make_conv(norm="batch")
         model.note = nn.Parameter(torch.tensor([math.nan, 1.0]))
+        kind = {"imaginary": torch.ones(1) * (1 + 0j), "sparse": torch.eye(2).to_sparse()}
+        model.register_buffer("extra", kind.get(change, torch.tensor([2**60])))
         with torch.no_grad():
             if ranks.rank == ranks.world_size - 1:
                 if change == "weight":
@@ -77,6 +100,10 @@ def on_ranks(change: str):
                     model[1].bias += 0.25
                 elif change == "nan":
                     model[1].weight[0] = math.nan
+                elif change == "imaginary":
+                    model.extra += 1j
+                elif change == "large":
+                    model.extra += 1
                 elif change == "buffer":
                     model[2].num_batches_tracked += 3
                 elif change == "shape":
@@ -86,7 +113,7 @@ def on_ranks(change: str):
             try:
                 assert_replicas_equal(model, buffers=buffers)
                 told.append(None)
-            except AssertionError as error:
+            except (AssertionError, ValueError) as error:
                 told.append(str(error))
         return told
 
@@ -100,6 +127,9 @@ def on_ranks(change: str):
         ("weight", 4, "1.weight differs between ranks: rank 3 is up to 5.0e-01 off rank 0 (2 of"),
         ("nan", 2, "1.weight differs between ranks: rank 1 is up to inf off rank 0 (1 of"),
         ("shape", 2, "rank 1 has other tensors than rank 0: 8.weight (11, 512) torch.float32"),
+        ("imaginary", 2, "extra differs between ranks: rank 1 is up to 1.0e+00 off rank 0 (1 of"),
+        ("large", 2, "extra differs between ranks: rank 1 is up to 1.0e+00 off rank 0 (1 of"),
+        ("sparse", 2, "extra: found a torch.sparse_coo tensor, expected a dense one"),
         ("buffer", 2, "2.num_batches_tracked differs between ranks: rank 1 is up to 3.0e+00"),
     ],
 )
@@ -110,4 +140,5 @@ def test_replicas(change, world_size, message):
             assert with_buffers is None
         else:
             assert with_buffers.startswith(message)
-        assert (without is None) == (message is None or change == "buffer")
+        in_buffers = change in ("buffer", "imaginary", "large", "sparse")
+        assert (without is None) == (message is None or in_buffers)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class GradientAccumulator:
-    """Sums of gradients in a wider dtype than the parameters'; local.
+    """Sums of gradients in a dtype at least as wide as `dtype`; local.
 
     A bfloat16 gradient has 8 significant bits: a sum that is 256 times its next addend does not
     move any more. So after each backward `add` moves the gradients into buffers of `dtype`, and
@@ -26,11 +26,12 @@ class GradientAccumulator:
 
     `assign` rounds each sum to the parameter's dtype, as optimizers expect: with bfloat16
     parameters a sum is rounded there once, instead of at every micro-batch. (Each gradient was
-    rounded once before, when backward wrote it.) With float32 parameters and a float32 buffer
-    nothing is gained. It costs one buffer as large as the parameters, in `dtype`, from the first
-    `add` to `assign`; float32 is the default because training in bfloat16 is the case that needs
-    it. Frozen parameters have no buffer, a shared one has one, and one that got no gradient keeps
-    None. Chapter 03 measures it.
+    rounded once before, when backward wrote it.) A sum is never narrower than its parameter:
+    a float64 or complex one is summed in `torch.promote_types` of its dtype and `dtype`. With
+    float32 parameters and a float32 buffer nothing is gained. It costs one buffer as large as the
+    parameters, in `dtype`, from the first `add` to `assign`; float32 is the default because a
+    model stored in bfloat16 is the case that needs it. Frozen parameters have no buffer, a shared
+    one has one, and one that got no gradient keeps None. Chapter 03 measures it.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype = torch.float32):
@@ -52,7 +53,8 @@ class GradientAccumulator:
             if parameter in self._sums:
                 self._sums[parameter].add_(parameter.grad)  # computed in the wider of the two
             else:
-                self._sums[parameter] = parameter.grad.to(self.dtype, copy=True)
+                dtype = torch.promote_types(parameter.dtype, self.dtype)
+                self._sums[parameter] = parameter.grad.to(dtype, copy=True)
             parameter.grad = None
 
     @torch.no_grad()

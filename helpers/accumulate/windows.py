@@ -23,9 +23,10 @@ def windows(batches: Iterable[Any], num_micro_batches: int) -> Iterator[list[Any
 def split_batch(batch: Any, micro_batch_size: int) -> list[Any]:
     """Return the batch cut into micro-batches along dimension 0, in order; views. Local.
 
-    A batch is a tensor, or a tuple, list or dict of such. The last micro-batch is shorter
-    where the batch does not divide; a batch of no samples gives an empty list.
-    Raises ValueError where micro_batch_size is below 1 or the tensors' lengths differ.
+    A batch is a tensor, or a tuple, named tuple, list or dict of such. The last micro-batch is
+    shorter where the batch does not divide; a batch of no samples gives an empty list.
+    Raises ValueError where micro_batch_size is below 1 or the tensors' lengths differ, and
+    TypeError, naming the place, where the batch holds something else than tensors.
     """
     if micro_batch_size < 1:
         raise ValueError(f"a micro-batch of {micro_batch_size} samples, expected at least 1")
@@ -36,12 +37,17 @@ def split_batch(batch: Any, micro_batch_size: int) -> list[Any]:
     return [_cut(batch, slice(start, start + micro_batch_size)) for start in starts]
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
+def _tensors(batch: Any, place: str = "batch") -> Iterator[Tensor]:
+    if isinstance(batch, Tensor) and batch.ndim:
         yield batch
+    elif isinstance(batch, Mapping | tuple | list):
+        parts = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+        for key, part in parts:
+            yield from _tensors(part, f"{place}[{key!r}]")
     else:
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(part)
+        found = "a tensor of no dimensions" if isinstance(batch, Tensor) else type(batch).__name__
+        expected = "a tensor with a dimension of samples, or a tuple, list or dict of such"
+        raise TypeError(f"{place}: found {found}, expected {expected}")
 
 
 def _cut(batch: Any, samples: slice) -> Any:
@@ -49,4 +55,5 @@ def _cut(batch: Any, samples: slice) -> Any:
         return batch[samples]
     if isinstance(batch, Mapping):
         return {key: _cut(part, samples) for key, part in batch.items()}
-    return type(batch)(_cut(part, samples) for part in batch)
+    parts = [_cut(part, samples) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
