@@ -1,6 +1,8 @@
 """The exercises' checks: what they say, and that they reject each plausible wrong solution."""
 
+import functools
 import importlib.util
+import math
 from pathlib import Path
 
 import notebook_cells
@@ -35,11 +37,40 @@ def divides_by_zero():
     return 1 / zero
 
 
+def not_yet_a_number():
+    return helper_that_divides(0)
+
+
+def helper_that_divides(zero):
+    return sum(1 / x for x in [zero])
+
+
+def softmax_of_integers():
+    return torch.arange(3).softmax(0)  # torch's own NotImplementedError, raised in C++
+
+
+class Misspelt(torch.nn.Module):
+    def foward(self, x):
+        return x
+
+
+class Unwritten:
+    def __call__(self):
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(
     ("solution", "line"),
     [
         (lambda: 2.0, "00-two: passed"),
         (unwritten, "00-two: not written yet"),
+        (functools.partial(unwritten), "00-two: not written yet"),
+        (Unwritten(), "00-two: not written yet"),
+        (lambda: None, "00-two: wrong: the answer is NoneType, expected numbers or a tensor"),
+        (
+            not_yet_a_number,
+            "00-two: wrong: ZeroDivisionError: division by zero (line 2 of helper_that_divides)",
+        ),
         (lambda: 2.5, "00-two: wrong: the answer is 2.5e-01 off, allowed 1e-12: 2.5, expected 2"),
         (
             lambda: float("nan"),
@@ -54,6 +85,20 @@ def divides_by_zero():
 def test_a_check_says_one_line(toy, capsys, solution, line):
     assert bool(exercises.check("00-two", solution)) is line.endswith("passed")
     assert capsys.readouterr().out == line + "\n"
+
+
+@pytest.mark.parametrize("solution", [softmax_of_integers, torch.nn.Linear(2, 2), Misspelt()])
+def test_what_torch_does_not_implement_is_a_mistake_not_a_stub(monkeypatch, capsys, solution):
+    monkeypatch.setattr(checking, "_REGISTERED", dict(checking._REGISTERED))
+    exercise("00-torch")(
+        lambda solution: (
+            solution() if solution is softmax_of_integers else solution(torch.ones(1, 2).long())
+        )
+    )
+    assert not exercises.check("00-torch", solution)
+    said = capsys.readouterr().out
+    assert said.startswith("00-torch: wrong: ")
+    assert len(said.splitlines()) == 1
 
 
 def test_unknown_names_and_uncallable_solutions_are_refused(toy):
@@ -76,6 +121,18 @@ def test_expect_close_is_relative_and_names_shapes():
         expect_close([1.0, 2.0], [1.0], "it")
 
 
+def test_expect_close_is_as_exact_as_float64_and_sees_complex_numbers():
+    third = torch.tensor(1, dtype=torch.float64) / 3
+    expect_close(third, 1 / 3, "it")
+    expect_close([third, 1j], torch.tensor([1 / 3, 1j], dtype=torch.complex128), "it")
+    with pytest.raises(Wrong, match=r"it is 2.0e-09 off, .*: 0.500000001, expected 0.5$"):
+        expect_close(0.5 + 1e-9, 0.5, "it")
+    with pytest.raises(Wrong, match=r"it is 2.2e.00 off, .*: 4.9j, expected 4$"):
+        expect_close(4 + 9j, 4, "it")
+    with pytest.raises(Wrong, match="it is nan off"):
+        expect_close(complex(1, math.nan), 1, "it")
+
+
 def answers_its_rank_wrongly():
     import os
 
@@ -89,7 +146,9 @@ def test_ranks_run_the_check_and_the_wrong_one_is_named(monkeypatch, capsys):
     assert exercises.check("00-ranks", lambda: 2.0, nproc_per_node=(2,))
     assert not exercises.check("00-ranks", unwritten, nproc_per_node=(2,))
     assert not exercises.check("00-ranks", answers_its_rank_wrongly, nproc_per_node=(2,))
-    passed, stub, wrong = capsys.readouterr().out.splitlines()
+    assert not exercises.check("00-ranks", softmax_of_integers, nproc_per_node=(1,))
+    passed, stub, wrong, torch_s = capsys.readouterr().out.splitlines()
+    assert torch_s.startswith("00-ranks: wrong: rank 0 of 1: NotImplementedError: ")
     assert passed == "00-ranks: passed"
     assert stub == "00-ranks: not written yet"
     assert wrong.startswith("00-ranks: wrong: rank 1 of 2: the answer is 5.0e-01 off")

@@ -26,7 +26,12 @@ def _mean_gradients(model: nn.Module, window: list) -> float:
 def step(solution: Callable) -> None:
     """Predict the ratio of two first steps, one with gradients K times too large."""
     for name in OPTIMIZERS:
-        for num_micro_batches, norm, max_norm in ((8, 0.5, None), (8, 0.5, 1.0), (4, 2.0, 1.0)):
+        for num_micro_batches, norm, max_norm in (
+            (8, 0.5, None),
+            (8, 0.5, 1.0),
+            (4, 2.0, 1.0),
+            (4, 0.5, 10.0),  # a threshold that neither gradient reaches
+        ):
             found = solution(name, num_micro_batches, norm, max_norm)
             expected = _step_ratio(name, num_micro_batches, norm, max_norm)
             what = f"{name}, K = {num_micro_batches}, norm {norm}, max_norm {max_norm}: the ratio"
@@ -93,11 +98,15 @@ class _CountingSGD(torch.optim.SGD):
 
 @exercise("03-scaler")
 def scaler(solution: Callable) -> None:
-    """Ten updates behind a loss scale of 1024, the sixth with a gradient that is infinite."""
+    """Ten updates behind a loss scale of 1024, the sixth with a gradient that is infinite.
+
+    The scale doubles after every third good update in a row, so it also grows in between.
+    """
     model, max_norm = problems.make_mlp(), 0.1
     optimizer = _CountingSGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=10)
-    grad_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    grad_scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+    scales = [1024.0] * 2 + [2048.0] * 3 + [1024.0] * 3 + [2048.0] * 2  # after each update
     for index in range(10):
         is_infinite = index == 5
         norm = _scaled_backward(model, grad_scaler, index, is_infinite)
@@ -105,9 +114,8 @@ def scaler(solution: Callable) -> None:
         steps = index + (index < 5)
         _expect(f"update {index}: steps so far", len(optimizer.norms), steps)
         _expect(f"update {index}: where the scheduler stands", scheduler.last_epoch, steps)
-        if is_infinite:
-            _expect("the loss scale after an infinity", grad_scaler.get_scale(), 512.0)
-        else:
+        _expect(f"update {index}: the loss scale after it", grad_scaler.get_scale(), scales[index])
+        if not is_infinite:
             what = f"update {index}: the norm of the gradient that steps"
             expect_close(optimizer.norms[-1], min(norm, max_norm), what, tolerance=1e-4)
 

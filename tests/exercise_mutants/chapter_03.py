@@ -20,6 +20,12 @@ def clipping_hides_it(optimizer, num_micro_batches, norm, max_norm):
     return 1.0 if optimizer == "Adam" or max_norm else float(num_micro_batches)
 
 
+def always_reaches_the_threshold(optimizer, num_micro_batches, norm, max_norm):
+    if optimizer == "Adam":
+        return 1.0
+    return num_micro_batches if max_norm is None else max_norm / min(norm, max_norm)
+
+
 def _epoch(model, optimizer, micro_batches, is_update, divisor, zero_inside=False, log=None):
     losses, window, loss_sum = [], [], 0.0
     optimizer.zero_grad()
@@ -142,6 +148,16 @@ def never_updates_the_scale(scaler, optimizer, scheduler, parameters, max_norm):
         scheduler.step()
 
 
+def waits_while_the_scale_grows(scaler, optimizer, scheduler, parameters, max_norm):
+    scaler.unscale_(optimizer)
+    clip_grad_norm_(parameters, max_norm)
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    if scaler.get_scale() == before:
+        scheduler.step()
+
+
 def does_not_clip(scaler, optimizer, scheduler, parameters, max_norm):
     before = scaler.get_scale()
     scaler.step(optimizer)
@@ -151,7 +167,7 @@ def does_not_clip(scaler, optimizer, scheduler, parameters, max_norm):
 
 
 MUTANTS = {
-    "03-step": [always_k_times, adam_like_sgd, clipping_hides_it],
+    "03-step": [always_k_times, adam_like_sgd, clipping_hides_it, always_reaches_the_threshold],
     "03-epoch": [
         steps_on_the_first,
         drops_the_short_window,
@@ -169,6 +185,7 @@ MUTANTS = {
         divides_the_threshold,
         steps_without_the_scaler,
         never_updates_the_scale,
+        waits_while_the_scale_grows,
         does_not_clip,
     ],
 }
