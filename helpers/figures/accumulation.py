@@ -17,6 +17,8 @@ from helpers.figures.style import (
     styled,
 )
 
+DASHES = ("-", ":", "--", "-.", (0, (6, 2)))  # told apart without colour
+
 
 @styled()
 def error_against_micro_batches(
@@ -154,7 +156,10 @@ def samples_in_windows(num_samples: int, micro_batch_size: int, num_micro_batche
 
 @styled()
 def training_curves(curves: Mapping[str, Sequence[float]], points: str) -> Drawing:
-    """Return loss against updates, a line a name; the one named `points` as points. Local."""
+    """Return loss against updates, a line a name; the one named `points` as points. Local.
+
+    The first line is solid, the others are broken, each in its own way.
+    """
     figure = drawing(6, 3.4, f"Validation loss against updates: {', '.join(curves)}")
     axes = figure.axes[0]
     labels = []
@@ -164,7 +169,7 @@ def training_curves(curves: Mapping[str, Sequence[float]], points: str) -> Drawi
             colour = MEASUREMENT
             axes.plot(updates[::3], curve[::3], "o", color=colour, markersize=4)
         else:
-            axes.plot(updates, curve, color=colour)
+            axes.plot(updates, curve, color=colour, linestyle=DASHES[index % len(DASHES)])
         labels.append((curve[-1], name + (" (points)" if name == points else ""), colour))
     top = 1.05 * max(max(curve) for curve in curves.values())
     last = max(len(curve) for curve in curves.values())
