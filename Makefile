@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PIP_ARGS ?=
+LAB_ARGS ?=
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
@@ -15,14 +16,18 @@ help:
 	@echo "PYTHON=python3.12        the Python (3.11 or newer) that makes .venv"
 	@echo "PIP_ARGS='...'           more words for pip, such as another index for PyTorch:"
 	@echo "                         see pytorch.org's selector and README.md"
+	@echo "LAB_ARGS='...'           more words for JupyterLab: --no-browser --port 8890;"
+	@echo "                         in a container also --allow-root"
 	@echo "BOOK_REPOSITORY=https... the repository that the pages' buttons lead to"
 
 $(INSTALLED): requirements.txt constraints.txt pyproject.toml
+	@$(PYTHON) -c '' 2>/dev/null || { \
+	  echo "$(PYTHON) does not run here: say make PYTHON=python3.12 with a Python, 3.11 or newer, that does." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "The book needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 | tail -n 1): say make PYTHON=python3.12 with one that you have." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) lacks the module venv: install it (on Debian and Ubuntu the package python3-venv) and say make again." >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "Making .venv, which takes minutes the first time."; $(PYTHON) -m venv .venv; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "Making .venv, which takes minutes the first time."; $(PYTHON) -m venv --clear .venv; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements.txt
 	@touch $@
 
@@ -33,20 +38,20 @@ jupyter-book-1: $(INSTALLED)
 book: jupyter-book-1
 	$(BIN)/jupyter-book build . -n -W --keep-going --all
 	@echo
-	@echo "The book lies in _build/html. To read it at http://localhost:8000:"
-	@echo "    $(BIN)/python -m http.server --directory _build/html 8000"
+	@echo "The book lies in _build/html. To read it at http://localhost:8000 (or another port):"
+	@echo "    $(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000"
 
 test: jupyter-book-1
 	$(BIN)/python tests/run_all.py
 
 lab: $(INSTALLED)
-	$(BIN)/jupyter lab book
+	$(BIN)/jupyter lab book $(LAB_ARGS)
 
 run: $(INSTALLED)
 	@$(BIN)/python tests/run_notebooks.py $(if $(CHAPTER),--chapter $(CHAPTER))
 
 clean:
 	rm -rf _build book/_run .pytest_cache .ruff_cache
-	find book helpers tests -name __pycache__ -prune -exec rm -rf {} +
+	find book helpers tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 .PHONY: help book test lab run clean jupyter-book-1

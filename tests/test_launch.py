@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from IPython.core.error import UsageError
 
 from helpers.launch import fork_server, report, run, run_function
 from helpers.launch.magic import load_ipython_extension, parse, torchrun
@@ -296,12 +297,22 @@ def test_the_words_of_torchrun(line, count, arguments):
         ("--procs 2 sum.py", "torchrun has no option --procs"),
         ("--nproc-per-node two sum.py", "--nproc-per-node is 'two'"),
         ("--nproc-per-node 0 sum.py", "--nproc-per-node is '0'"),
+        pytest.param(
+            "--nproc-per-node gpu sum.py",
+            "found no GPU",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is one"),
+        ),
         ("--nproc-per-node 2", "no script named"),
     ],
 )
 def test_what_the_magic_cannot_do_is_refused_by_name(line, message):
     with pytest.raises(ValueError, match=message):
         parse(line)
+
+
+def test_a_mistake_in_the_line_is_one_line():
+    with pytest.raises(UsageError, match="no script named"):
+        torchrun("--nproc-per-node 2")
 
 
 def test_the_extension_registers_the_magic():

@@ -103,6 +103,19 @@ def test_a_collective_that_times_out_says_where_the_missing_rank_stands(write):
     assert re.search(r"rank 1 stood at script.py:\d+, in <module>: time.sleep\(60\)", str(failed))
 
 
+def test_ranks_in_different_collectives_are_both_named_with_their_lines(write):
+    script = write("""
+        with process_group(timeout_s=2) as ranks:
+            if ranks.rank == 0:
+                dist.all_reduce(torch.ones(1))
+            dist.broadcast(torch.ones(1), src=0)
+        """)
+    text = str(failing(script, within_s=12))
+    assert re.match(r"rank \d: \w+: (?!\[)", text)  # no path of the machine that built gloo
+    assert "all_reduce(torch.ones(1))" in text
+    assert "broadcast(torch.ones(1), src=0)" in text
+
+
 def test_a_rank_that_leaves_early_is_told_apart_from_one_that_fails(write):
     script = write("""
         with process_group(timeout_s=30) as ranks:

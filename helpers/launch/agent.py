@@ -126,5 +126,6 @@ def _own_signal_handlers() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
     if received is not None:
-        signal.raise_signal(received)
-        raise KeyboardInterrupt  # a handler that came back: the launch is over all the same
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(received)
+        raise KeyboardInterrupt from None  # without the agent's own exception above it

@@ -4,6 +4,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from IPython.core.error import UsageError
+
 from helpers.launch import fork_server
 from helpers.launch.launcher import run_and_echo
 
@@ -51,14 +53,22 @@ def _refusal(option: str, name: str) -> str:
 def _count(value: str) -> int:
     from torch.distributed.run import determine_local_world_size
 
+    if value == "gpu" and not _has_gpu():
+        raise ValueError("--nproc-per-node gpu: found no GPU on this machine")
     try:
         count = determine_local_world_size(value)  # also "auto", "cpu", "gpu"
-    except ValueError as error:
+    except ValueError:
         message = f"--nproc-per-node is {value!r}; expected a number, auto, cpu or gpu"
-        raise ValueError(message) from error
+        raise ValueError(message) from None
     if count < 1:
         raise ValueError(f"--nproc-per-node is {value!r}; expected 1 or more")
     return count
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def torchrun(line: str) -> dict[str, Any] | None:
@@ -67,7 +77,10 @@ def torchrun(line: str) -> dict[str, Any] | None:
     Prints what the ranks print, in rank order, and returns rank 0's report (its last line that
     alone is a JSON object), or None. A rank that fails makes the cell fail.
     """
-    command = parse(line)
+    try:
+        command = parse(line)
+    except ValueError as error:
+        raise UsageError(str(error)) from None  # IPython shows it as one line
     completed = run_and_echo(
         command.script,
         command.arguments,

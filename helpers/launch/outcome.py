@@ -10,6 +10,7 @@ from helpers.launch.frames import Frame, is_torch, own_place, read_stack
 from helpers.launch.job import RankFiles, read_json
 
 _LOST_PEER = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited|NCCL")
+_BUILD_PATH = re.compile(r"^\[/[^\]]*\] ")  # where gloo was compiled
 _WAITED = re.compile(r"[Tt]imed? ?out")
 
 
@@ -80,8 +81,12 @@ class RankState:
             return f"rank {self.rank} stood at {where}" + (f" (in {waits})" if waits else "")
         words = {"absent": "had not started", "ended": "had ended", "gone": "was gone"}
         words["leaving"] = "had ended, but for a thread or an exit handler that goes on"
-        words["raised"] = f"raised {self.error.get('type')} at {own_place(self.frames)}"
+        words["raised"] = f"raised {self.error.get('type')} at {self._own_line()}"
         return f"rank {self.rank} {words[self.state]}"
+
+    def _own_line(self) -> str:
+        shown = [frame for frame in self.frames if frame.is_shown]
+        return str(shown[-1]) if shown else own_place(self.frames)
 
 
 def read_state(rank: int, files: RankFiles, home: Mapping[str, str] | None = None) -> RankState:
@@ -138,7 +143,7 @@ def failure(
 
 def _raised(state: RankState, states: list[RankState]) -> RankFailed:
     lines = [f"  {frame}" for frame in state.frames if frame.is_shown]
-    message = state.error["message"]
+    message = _BUILD_PATH.sub("", state.error["message"])
     if is_lost_peer(state.error) or _WAITED.search(message):
         lines += [str(other) for other in states if other is not state]
     place = own_place(state.frames)
