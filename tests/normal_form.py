@@ -51,13 +51,21 @@ def normal_form(notebook: NotebookNode) -> NotebookNode:
     for cell in result.cells:
         cell.id = _cell_id(cell, ids)
         kept = {key: cell.metadata[key] for key in CELL_METADATA if cell.metadata.get(key)}
-        cell.metadata = NotebookNode(kept)
+        cell.metadata = NotebookNode(kept | _folded_in_jupyterlab(cell))
         cell.pop("attachments", None)
         if cell.cell_type == "code":
             number = next(counts) if cell.execution_count is not None else None
             cell.execution_count = number
             cell.outputs = _normal_outputs(cell.outputs, number)
     return result
+
+
+def _folded_in_jupyterlab(cell: NotebookNode) -> dict:
+    """Solutions and hidden inputs are folded away in JupyterLab too, which knows no dropdown."""
+    tags = set(cell.metadata.get("tags", ()))
+    hidden = {"source_hidden": True} if tags & {"solution", "hide-input"} else {}
+    hidden |= {"outputs_hidden": True} if "solution" in tags else {}
+    return {"jupyter": hidden} if hidden else {}
 
 
 def _cell_id(cell: NotebookNode, taken: set[str]) -> str:

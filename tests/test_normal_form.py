@@ -127,3 +127,13 @@ def test_long_words_take_no_time():
     for pattern in re.findall(r"^regex: (.*)$", SANITIZE.read_text(), re.M):
         re.sub(pattern, "", word)
     assert time.perf_counter() - begin < 2
+
+
+def test_solutions_are_folded_in_jupyterlab():
+    cells = [code("1", "solution"), code("2", "hide-input"), code("3", "define")]
+    stored = normal_form(v4.new_notebook(cells=cells)).cells
+    assert [cell.metadata.get("jupyter") for cell in stored] == [
+        {"source_hidden": True, "outputs_hidden": True},
+        {"source_hidden": True},
+        None,
+    ]
