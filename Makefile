@@ -21,7 +21,7 @@ help:
 	@echo "BOOK_REPOSITORY=https... the repository that the pages' buttons lead to"
 
 $(INSTALLED): requirements.txt constraints.txt pyproject.toml
-	@$(PYTHON) -c '' 2>/dev/null || { \
+	@$(PYTHON) -c '' >/dev/null 2>&1 || { \
 	  echo "$(PYTHON) does not run here: say make PYTHON=python3.12 with a Python, 3.11 or newer, that does." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "The book needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1 | tail -n 1): say make PYTHON=python3.12 with one that you have." >&2; exit 1; }

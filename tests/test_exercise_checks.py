@@ -50,7 +50,7 @@ def softmax_of_integers():
 
 
 class Misspelt(torch.nn.Module):
-    def foward(self, x):
+    def forwrd(self, x):
         return x
 
 

@@ -60,7 +60,8 @@ def test_runs_and_machines_leave_no_trace():
         assert trace not in text
     first, second, unrun = normal.cells
     assert [cell.execution_count for cell in normal.cells] == [1, 2, None]
-    assert first.metadata == {"tags": ["define", "hide-input"]}
+    folded = {"source_hidden": True}
+    assert first.metadata == {"tags": ["define", "hide-input"], "jupyter": folded}
     assert [output.get("text") for output in first.outputs] == ["a\na\n", "w\nw\n", None]
     assert first.outputs[2].execution_count == 1
     assert first.id == second.id.removesuffix("-2") != unrun.id

@@ -142,6 +142,7 @@ def own_words(done: subprocess.CompletedProcess) -> list[str]:
             'case "$*" in *version_info*) exit 1;; *) echo Python 3.9.1;; esac',
             "needs Python 3.11 or newer, and {} is Python 3.9.1",
         ),
+        ("echo of no use; exit 1", "{} does not run here"),
         ('case "$*" in *ensurepip*) exit 1;; esac', "{} lacks the module venv"),
     ],
 )
