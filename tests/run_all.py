@@ -43,7 +43,8 @@ def book() -> bool:
 
 
 def tests() -> bool:
-    return tool("pytest", "tests", "--durations=10")
+    # Two workers: much of a test is waiting for ranks, kernels or a browser.
+    return tool("pytest", "tests", "--durations=10", "-n", "2", "--dist", "worksteal")
 
 
 def notebooks() -> bool:

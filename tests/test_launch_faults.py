@@ -9,6 +9,7 @@ import pytest
 
 from helpers.launch import RankFailed, run, run_function
 from helpers.launch.launcher import run_and_echo
+from helpers.launch.watch import Watch
 from helpers.process_group import process_group
 
 PREAMBLE = """
@@ -24,6 +25,7 @@ from helpers.process_group import process_group
 def write(tmp_path, monkeypatch):
     """Write a script into the working folder and return its name."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Watch, "GRACE_S", Watch.GRACE_S / 2)  # tests wait less for the stubborn
 
     def write(body, name="script.py"):
         (tmp_path / name).write_text(PREAMBLE + textwrap.dedent(body))
