@@ -466,6 +466,7 @@ def everything_on_ranks(world_size: int) -> dict:
             found["empty"] = empty(rank)
             ddp = nn.parallel.DistributedDataParallel(make_mlp())
             other = dist.new_group()
+            dist.barrier()  # a rank that left now would cut the others off while they connect
             found["foreign"] = refused(ddp, window_of(0, False), loss_sum, count, other)
         return found
 

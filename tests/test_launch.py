@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -357,7 +358,8 @@ LAUNCH = "if __name__ == '__main__':\n from helpers.launch import run\n print(ru
 @pytest.mark.parametrize("host_name", ["localhost", "no-such-host.invalid"])
 def test_loopback_alone_is_enough_whatever_the_host_is_called(host_name):
     Path("launch.py").write_text(LAUNCH)
-    setting = f"ip link set lo up && hostname {host_name} && exec {sys.executable} launch.py"
+    python = shlex.quote(sys.executable)
+    setting = f"ip link set lo up && hostname {host_name} && exec {python} launch.py"
     done = in_terminal("unshare", "--net", "--uts", "sh", "-c", setting)
     assert done.stdout == "{'total': [1]}\n", done.stderr
 
