@@ -291,6 +291,11 @@ def test_a_syntax_error_has_its_line(write):
     assert re.fullmatch(r"script.py:\d+", failed.location)
 
 
+def test_where_all_ranks_fail_alike_the_lowest_is_named_on_every_run(write):
+    script = write("raise ValueError('everywhere')")
+    assert {failing(script, within_s=10, nproc_per_node=4).rank for _ in range(5)} == {0}
+
+
 def test_a_missing_script_is_refused_before_anything_starts(write):
     with pytest.raises(FileNotFoundError, match=r"no script 'nothing\.py'"):
         run("nothing.py")

@@ -84,6 +84,11 @@ class RankState:
         words["raised"] = f"raised {self.error.get('type')} at {self._own_line()}"
         return f"rank {self.rank} {words[self.state]}"
 
+    @property
+    def says(self) -> tuple[str, str, str]:
+        """The error's type and message, and its place."""
+        return self.error["type"], self.error["message"], own_place(self.frames)
+
     def _own_line(self) -> str:
         shown = [frame for frame in self.frames if frame.is_shown]
         return str(shown[-1]) if shown else own_place(self.frames)
@@ -127,9 +132,10 @@ def failure(
     if timeout_s is not None:
         return _timed_out(states, timeout_s)
     raised = sorted((s for s in states if s.state == "raised"), key=lambda s: s.error["time"])
-    own_fault = next((s for s in raised if not is_lost_peer(s.error)), None)
-    if own_fault:
-        return _raised(own_fault, states)
+    own_faults = [s for s in raised if not is_lost_peer(s.error)]
+    if own_faults:
+        alike = [s for s in own_faults if s.says == own_faults[0].says]
+        return _raised(min(alike, key=lambda s: s.rank), states)
     gone = next((s for s in states if s.state == "gone"), None)
     rank, exit_code = noticed or (gone.rank if gone else 0, 0)
     if exit_code < 0:
