@@ -75,7 +75,7 @@ class RankState:
 
     def __str__(self) -> str:
         if self.state == "stopped":
-            shown = [str(frame) for frame in self.frames if frame.is_shown]
+            shown = [str(frame) for frame in self.shown]
             waits = "" if not self.frames or self.frames[-1].is_shown else self.frames[-1].function
             where = "; ".join(reversed(shown)) or "before its first line"
             return f"rank {self.rank} stood at {where}" + (f" (in {waits})" if waits else "")
@@ -85,13 +85,17 @@ class RankState:
         return f"rank {self.rank} {words[self.state]}"
 
     @property
+    def shown(self) -> list[Frame]:
+        """The frames that a reader is shown: no library's, not the launcher's."""
+        return [frame for frame in self.frames if frame.is_shown]
+
+    @property
     def says(self) -> tuple[str, str, str]:
         """The error's type and message, and its place."""
         return self.error["type"], self.error["message"], own_place(self.frames)
 
     def _own_line(self) -> str:
-        shown = [frame for frame in self.frames if frame.is_shown]
-        return str(shown[-1]) if shown else own_place(self.frames)
+        return str(self.shown[-1]) if self.shown else own_place(self.frames)
 
 
 def read_state(rank: int, files: RankFiles, home: Mapping[str, str] | None = None) -> RankState:
@@ -148,7 +152,7 @@ def failure(
 
 
 def _raised(state: RankState, states: list[RankState]) -> RankFailed:
-    lines = [f"  {frame}" for frame in state.frames if frame.is_shown]
+    lines = [f"  {frame}" for frame in state.shown]
     message = _BUILD_PATH.sub("", state.error["message"])
     if is_lost_peer(state.error) or _WAITED.search(message):
         lines += [str(other) for other in states if other is not state]
@@ -160,7 +164,7 @@ def _killed(state: RankState, name: str) -> RankFailed:
     words = "ended by a signal"
     if name == "SIGKILL":
         words += " (the system sends this one when memory runs out)"
-    lines = [f"  {frame}" for frame in state.frames if frame.is_shown]
+    lines = [f"  {frame}" for frame in state.shown]
     return RankFailed(state.rank, name, words, own_place(state.frames), "\n".join(lines))
 
 
