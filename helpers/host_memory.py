@@ -1,8 +1,12 @@
 """Memory that several processes of one host map, under no name in any file system."""
 
+import fcntl
 import mmap
 import os
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -19,6 +23,17 @@ class SharedMemory:
     address: str
     _fd: int = field(repr=False)
     _path: str | None = field(default=None, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the block alone among all threads of all processes; freed if one dies. Local."""
+        with self._lock:  # the file's lock is the process's: it does not tell threads apart
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give this process's share back; the memory goes with the last process. Local."""

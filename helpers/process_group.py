@@ -4,12 +4,14 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from helpers.link import Link, opened
 
 #: What torchrun tells each process; all of them, or none for a world of one.
 TORCHRUN_VARIABLES = (
@@ -38,14 +40,16 @@ class Ranks:
 
 
 @contextmanager
-def process_group(*, backend: str | None = None, timeout_s: float = 30.0) -> Iterator[Ranks]:
+def process_group(*, backend: str | Link | None = None, timeout_s: float = 30.0) -> Iterator[Ranks]:
     """Open the default process group, yield this process's `Ranks`, close it at the end.
 
     Every rank must call this, equally often: each opening takes a store prefix of its own,
     so that groups may follow one another in one job.
 
     `backend`: None picks "cpu:gloo,cuda:nccl" where each process of this host has a GPU of
-    its own, and "gloo" on the CPU elsewhere; "gloo" and "nccl" are taken as said.
+    its own, and "gloo" on the CPU elsewhere; "gloo" and "nccl" are taken as said. A
+    `helpers.link.Link` is an emulated interconnect: gloo on the CPU, in that link's time; all
+    ranks must name an equal one and be on one host.
     `timeout_s`: how long a collective waits for the other ranks. The default of 30 s is long
     enough for a slow start and short enough to wait for at a desk (torch's own is 30 min).
 
@@ -64,28 +68,35 @@ def process_group(*, backend: str | None = None, timeout_s: float = 30.0) -> Ite
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        backend,
-        store=dist.PrefixStore(f"opening {next(_openings)}", _store(world_size, timeout)),
-        rank=rank,
-        world_size=world_size,
-        timeout=timeout,
-        device_id=device if on_gpu else None,
-    )
-    try:
+    with ExitStack() as resources:
+        if isinstance(backend, Link):
+            backend = resources.enter_context(opened(backend))
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore(f"opening {next(_openings)}", _store(world_size, timeout)),
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+            device_id=device if on_gpu else None,
+        )
+        resources.callback(_close)
         yield Ranks(rank, local_rank, world_size, device, backend)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
-def _check_arguments(backend: str | None, timeout_s: float) -> None:
+def _close() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _check_arguments(backend: str | Link | None, timeout_s: float) -> None:
     if dist.is_initialized():
         raise RuntimeError(
             "a process group is open already: close it (leave its `with` block) before the next"
         )
-    if backend is not None and backend not in BACKENDS:
-        raise ValueError(f"unknown backend {backend!r}; expected None or one of {BACKENDS}")
+    if not (backend is None or isinstance(backend, Link) or backend in BACKENDS):
+        raise ValueError(
+            f"unknown backend {backend!r}; expected None, one of {BACKENDS} or a helpers.link.Link"
+        )
     if not 0 < timeout_s < 1e6:
         raise ValueError(f"timeout_s is {timeout_s!r}; expected seconds, more than 0 and finite")
 
@@ -119,8 +130,10 @@ def _numbers(rank_name: str, size_name: str) -> tuple[int, int]:
 
 
 def _choose(
-    backend: str | None, local_rank: int, local_world_size: int
-) -> tuple[str, torch.device]:
+    backend: str | Link | None, local_rank: int, local_world_size: int
+) -> tuple[str | Link, torch.device]:
+    if isinstance(backend, Link):
+        return backend, torch.device("cpu")
     # Ranks of one host share its GPUs, so the local world size is what counts.
     num_gpus = torch.cuda.device_count()
     enough_gpus = num_gpus >= local_world_size

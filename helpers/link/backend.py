@@ -1,0 +1,71 @@
+"""The emulated link as a backend of torch.distributed, registered by name."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from helpers import host_memory
+from helpers.link import record
+from helpers.link.group import NAME, Job, LinkGroup
+from helpers.link.model import Link
+from helpers.link.schedule import Schedule
+
+_job: Job | None = None
+
+
+@contextmanager
+def opened(link: Link) -> Iterator[str]:
+    """Yield the name of a backend that runs on `link`; open and close process groups inside.
+
+    For those who call dist.init_process_group themselves; `process_group(backend=link)` does
+    this already. Every rank must open an equal link, and all ranks must be on one host.
+    Raises RuntimeError where a link is open already.
+    """
+    global _job
+    if _job is not None:
+        raise RuntimeError(f"found an open link ({_job.link}), expected none")
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+    record.clear()
+    job = _job = Job(link)
+    try:
+        yield NAME
+    finally:
+        _job = None
+        job.crew.dismiss()
+        if job.schedule is not None:
+            job.schedule.close()
+
+
+def link_of(group: dist.ProcessGroup | None = None) -> Link | None:
+    """Return the emulated link that this group (None: the default one) runs on, or None. Local."""
+    group = dist.group.WORLD if group is None else group
+    return group.link if isinstance(group, LinkGroup) else None
+
+
+def _create(options: object, _backend_options: object) -> LinkGroup:
+    """What torch calls on every rank of a new group."""
+    if _job is None:
+        raise RuntimeError("no link is open: use process_group(backend=Link(...))")
+    store, rank, size = options.store, options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    if _job.schedule is None:  # the default group comes first
+        _job.schedule = _shared_schedule(store, rank, size, _job.link)
+    gloo = dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
+    timeout_s = options.timeout.total_seconds()
+    return LinkGroup(_job, options.group_id, rank, ranks, gloo, timeout_s)
+
+
+def _shared_schedule(store: dist.Store, rank: int, world_size: int, link: Link) -> Schedule:
+    """Rank 0 makes the memory of the schedule; the others learn its address from the store."""
+    num_bytes = Schedule.num_bytes(world_size)
+    if rank == 0:
+        memory = host_memory.share(num_bytes)
+        store.set("link", repr(link))
+        store.set("schedule", memory.address)
+        return Schedule(memory, world_size)
+    expected = store.get("link").decode()
+    if repr(link) != expected:
+        raise ValueError(f"rank {rank} found {link!r}, expected rank 0's {expected}")
+    return Schedule(host_memory.attach(store.get("schedule").decode(), num_bytes), world_size)

@@ -1,0 +1,150 @@
+"""What a link costs: latency, bandwidth, slow ranks, stalls; the price of each operation."""
+
+import math
+import random
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+BYTES_PER_GB = 1e9
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link between any two ranks, by the model latency + size / bandwidth.
+
+    `latency_s`: seconds that a message costs whatever its size.
+    `bandwidth_gb_per_s`: of one direction, GB = 1e9 bytes; math.inf makes size free.
+    `world_size`: collectives are priced as if there were so many ranks; messages are not.
+    `slow_ranks`: rank -> factor, 1 or more: what goes to or from that rank takes so many times
+    as long, and so does every collective, which goes through all its ranks.
+    `stall_probability`, `stall_s`: this share of operations takes `stall_s` longer; which ones,
+    `seed` says, the same on every run.
+
+    Each rank has one port out and one port in (full duplex; one message at a time each way). A
+    message starts when both its ends have posted it and both its ports are free, and holds them
+    for latency + size / bandwidth; first matched, first served. A collective starts when all its
+    ranks have called it and are free; it holds all their ports and is priced as a ring.
+
+    Raises ValueError, naming the argument, for what is out of range.
+    Source: Hockney 1994. Chapter 07 measures it.
+    """
+
+    latency_s: float
+    bandwidth_gb_per_s: float
+    world_size: int | None = None
+    slow_ranks: Mapping[int, float] | None = field(default=None, kw_only=True, hash=False)
+    stall_probability: float = field(default=0.0, kw_only=True)
+    stall_s: float = field(default=0.0, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    slow_motion: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        slow = dict(self.slow_ranks or {})
+        checks = {
+            "latency_s": (self.latency_s, 0 <= self.latency_s < math.inf, "0 or more, finite"),
+            "bandwidth_gb_per_s": (self.bandwidth_gb_per_s, self.bandwidth_gb_per_s > 0, "> 0"),
+            "world_size": (self.world_size, (self.world_size or 1) >= 1, "None, or 1 or more"),
+            "slow_ranks": (slow, all(1 <= f < math.inf for f in slow.values()), "factors >= 1"),
+            "stall_probability": (
+                self.stall_probability, 0 <= self.stall_probability <= 1, "between 0 and 1"
+            ),
+            "stall_s": (self.stall_s, 0 <= self.stall_s < math.inf, "0 or more, finite"),
+            "slow_motion": (self.slow_motion, 0 < self.slow_motion < math.inf, "> 0, finite"),
+        }  # fmt: skip
+        for name, (found, is_good, expected) in checks.items():
+            if not is_good:
+                raise ValueError(f"{name}: found {found!r}, expected {expected}")
+        object.__setattr__(self, "slow_ranks", slow)
+
+    def __str__(self) -> str:
+        """Return one line, which says that the link is emulated, and its slow motion if any."""
+        parts = [f"{_seconds(self.latency_s)} + size / {_speed(self.bandwidth_gb_per_s)}"]
+        parts += [f"priced as {self.world_size} ranks"] if self.world_size else []
+        parts += [f"rank {rank} {f:g} times slower" for rank, f in self.slow_ranks.items()]
+        if self.stall_probability:
+            parts.append(f"{self.stall_probability:.0%} stall for {_seconds(self.stall_s)}")
+        if self.slow_motion != 1:
+            parts.append(f"in slow motion, {self.slow_motion:g} times slower than the real one")
+        return "emulated link: " + ", ".join(parts)
+
+    def slowed(self, factor: float) -> "Link":
+        """Return this link in slow motion: `factor` times the latency, 1/factor the bandwidth.
+
+        The real transfers take time as well (gloo on loopback: about 1 GB/s and some tenths of a
+        millisecond a message), so a fast link can only be shown slowly. `sleep` stretches compute
+        alike and `real_s` turns measured seconds back, so that all ratios stay as they are.
+        """
+        if not 0 < factor < math.inf:
+            raise ValueError(f"factor: found {factor!r}, expected > 0, finite")
+        return replace(
+            self,
+            latency_s=self.latency_s * factor,
+            bandwidth_gb_per_s=self.bandwidth_gb_per_s / factor,
+            stall_s=self.stall_s * factor,
+            slow_motion=self.slow_motion * factor,
+        )
+
+    def sleep(self, seconds: float) -> None:
+        """Emulate compute of so many seconds: sleep them, in this link's slow motion. Local."""
+        time.sleep(seconds * self.slow_motion)
+
+    def real_s(self, measured_s: float) -> float:
+        """Return what was measured in this link's slow motion as seconds of the real link."""
+        return measured_s / self.slow_motion
+
+    def message_s(self, size_bytes: float) -> float:
+        """Return the seconds of one message between ranks that are not slow, without a stall."""
+        return self.latency_s + size_bytes / (self.bandwidth_gb_per_s * BYTES_PER_GB)
+
+    def ring_s(self, size_bytes: float, world_size: int) -> float:
+        """Return the seconds of an all-reduce: 2 (n - 1) messages of a n-th of the tensor each."""
+        return self.collective_s("all_reduce", size_bytes, world_size)
+
+    def collective_s(self, name: str, size_bytes: float, world_size: int) -> float:
+        """Return the seconds of a collective over ranks that are not slow, priced as a ring.
+
+        `name`: one of RING_STEPS. `size_bytes`: what all_reduce, broadcast, reduce move; for the
+        others the whole, all ranks' parts together. `world_size` yields to the link's own.
+        """
+        n = self.world_size or world_size
+        rounds, pieces = RING_STEPS[name]
+        return rounds * (n - 1) * self.message_s(size_bytes / n) if pieces else (
+            rounds * (n - 1) * self.latency_s
+            + (size_bytes / (self.bandwidth_gb_per_s * BYTES_PER_GB) if n > 1 else 0.0)
+        )  # fmt: skip
+
+    def slowdown(self, ranks: Iterable[int]) -> float:
+        """Return the factor of the slowest of these ranks, 1 where none is slow."""
+        return max((self.slow_ranks.get(rank, 1.0) for rank in ranks), default=1.0)
+
+    def stall_of(self, key: str) -> float:
+        """Return how many seconds the operation of this name stalls: the same on all its ranks."""
+        stalls = random.Random(f"{self.seed} {key}").random() < self.stall_probability
+        return self.stall_s if stalls else 0.0
+
+
+#: Collective -> (times round the ring, whether a step moves an n-th of the bytes; else they
+#: stream through all ranks one behind the other, and their seconds count once).
+RING_STEPS = {
+    "all_reduce": (2, True),
+    "reduce_scatter": (1, True),
+    "all_gather": (1, True),
+    "all_to_all": (1, True),
+    "gather": (1, True),
+    "scatter": (1, True),
+    "broadcast": (1, False),
+    "reduce": (1, False),
+    "barrier": (2, False),
+}
+
+
+def _seconds(seconds: float) -> str:
+    for unit, scale in (("s", 1), ("ms", 1e3)):
+        if seconds * scale >= 1:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _speed(gb_per_s: float) -> str:
+    return f"{gb_per_s:.3g} GB/s" if gb_per_s >= 0.1 else f"{gb_per_s * 1e3:.3g} MB/s"

@@ -1,0 +1,101 @@
+"""A Work that completes when its link would have, and the threads that wait for it."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+class LinkWork(dist.Work):
+    """One operation in flight. `wait`, `is_completed` and `get_future` as of any other Work."""
+
+    def __init__(self, result: list[torch.Tensor], timeout_s: float) -> None:
+        super().__init__()
+        self._result = result
+        self._timeout_s = timeout_s
+        self._future = torch.futures.Future()
+        self._is_known = threading.Event()
+        self._due_s: float | None = None
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return True once the operation is complete; raise what went wrong with it."""
+        seconds = timeout.total_seconds() or self._timeout_s
+        if not self._is_known.wait(seconds):
+            raise RuntimeError(f"the operation did not complete within {seconds:g} s")
+        if self._due_s is not None:
+            sleep_until(self._due_s)  # here, because a thread that is woken up is woken up late
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self._future.done() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        try:
+            self._future.value()
+        except Exception as error:
+            return error
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def get_future(self) -> torch.futures.Future:
+        return self._future
+
+    # Called by the thread that watches the operation.
+
+    def know(self, due_s: float) -> None:
+        """The real transfer is through, and all ends have agreed on when it is due."""
+        self._due_s = due_s
+        self._is_known.set()
+
+    def complete(self) -> None:
+        self._future.set_result(self._result)
+
+    def fail(self, error: BaseException) -> None:
+        self._future.set_exception(error)
+        self._is_known.set()
+
+
+class Crew:
+    """Threads that each watch one operation at a time; as many as there are in flight."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+
+    def start(self, task: Callable[[], None]) -> None:
+        """Run `task` in a thread of its own, an idle one if there is one."""
+        if not self._idle.acquire(blocking=False):
+            self._count += 1
+            threading.Thread(target=self._work, name="emulated link", daemon=True).start()
+        self._tasks.put(task)
+
+    def dismiss(self) -> None:
+        """Let every thread end once what it watches is complete."""
+        for _ in range(self._count):
+            self._tasks.put(None)
+        self._count = 0
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            self._idle.release()
+
+
+def sleep_until(moment_s: float) -> None:
+    """Sleep until time.monotonic() has reached this moment; never less."""
+    while (left_s := moment_s - time.monotonic()) > 0:
+        time.sleep(left_s)
