@@ -41,16 +41,17 @@ class Link:
 
     def __post_init__(self) -> None:
         slow = dict(self.slow_ranks or {})
+        n = self.world_size
         checks = {
-            "latency_s": (self.latency_s, 0 <= self.latency_s < math.inf, "0 or more, finite"),
+            "latency_s": (self.latency_s, 0 <= self.latency_s < math.inf, "0 or more"),
             "bandwidth_gb_per_s": (self.bandwidth_gb_per_s, self.bandwidth_gb_per_s > 0, "> 0"),
-            "world_size": (self.world_size, (self.world_size or 1) >= 1, "None, or 1 or more"),
-            "slow_ranks": (slow, all(1 <= f < math.inf for f in slow.values()), "factors >= 1"),
+            "world_size": (n, n is None or (isinstance(n, int) and n >= 1), "None, or 1 or more"),
+            "slow_ranks": (slow, _are_factors(slow), "ranks with factors of 1 or more"),
             "stall_probability": (
-                self.stall_probability, 0 <= self.stall_probability <= 1, "between 0 and 1"
+                self.stall_probability, 0 <= self.stall_probability <= 1, "0 to 1",
             ),
-            "stall_s": (self.stall_s, 0 <= self.stall_s < math.inf, "0 or more, finite"),
-            "slow_motion": (self.slow_motion, 0 < self.slow_motion < math.inf, "> 0, finite"),
+            "stall_s": (self.stall_s, 0 <= self.stall_s < math.inf, "0 or more"),
+            "slow_motion": (self.slow_motion, 0 < self.slow_motion < math.inf, "> 0"),
         }  # fmt: skip
         for name, (found, is_good, expected) in checks.items():
             if not is_good:
@@ -137,6 +138,13 @@ RING_STEPS = {
     "reduce": (1, False),
     "barrier": (2, False),
 }
+
+
+def _are_factors(slow_ranks: Mapping[int, float]) -> bool:
+    return all(
+        isinstance(rank, int) and rank >= 0 and 1 <= factor < math.inf
+        for rank, factor in slow_ranks.items()
+    )
 
 
 def _seconds(seconds: float) -> str:

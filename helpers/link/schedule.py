@@ -9,8 +9,8 @@ import numpy as np
 from helpers import host_memory
 
 #: Operations in flight at most, over all ranks; a job of the book has some hundreds.
-ROWS = 8192
-_ROW = np.dtype([("key", "i8"), ("arrived", "i8"), ("read", "i8"), ("start", "f8"), ("due", "f8")])
+ROWS = 4096
+_ROW = np.dtype([("arrived", "i8"), ("read", "i8"), ("start", "f8"), ("due", "f8")])
 POLL_S = 1e-4
 
 
@@ -38,13 +38,14 @@ class Schedule:
 
     def __init__(self, memory: host_memory.SharedMemory, world_size: int) -> None:
         self._memory = memory
-        ports = 2 * world_size * 8
+        ports, keys = 2 * world_size * 8, ROWS * 8
         self._out, self._in = np.frombuffer(memory.buffer, "f8", 2 * world_size).reshape(2, -1)
-        self._rows = np.frombuffer(memory.buffer, _ROW, ROWS, offset=ports)
+        self._keys = np.frombuffer(memory.buffer, "i8", ROWS, offset=ports)  # 0: a free row
+        self._rows = np.frombuffer(memory.buffer, _ROW, ROWS, offset=ports + keys)
 
     @staticmethod
     def num_bytes(world_size: int) -> int:
-        return 2 * world_size * 8 + ROWS * _ROW.itemsize
+        return 2 * world_size * 8 + ROWS * (8 + _ROW.itemsize)
 
     def arrive(self, operation: Operation, posted_s: float) -> int:
         """Say that one end has posted; return the row in which `due` will be read. Local."""
@@ -76,7 +77,7 @@ class Schedule:
             times = float(entry["start"]), float(entry["due"])
             entry["read"] += 1
             if entry["read"] == operation.ends:
-                self._rows[row] = 0
+                self._rows[row], self._keys[row] = 0, 0
         return times
 
     def close(self) -> None:
@@ -84,13 +85,13 @@ class Schedule:
 
     def _row(self, key: int) -> int:
         """The row of this operation, or a free one for it."""
-        found = np.flatnonzero(self._rows["key"] == key)
+        found = np.flatnonzero(self._keys == key)
         if len(found):
             return int(found[0])
-        free = int(np.argmin(self._rows["key"] != 0))
-        if self._rows[free]["key"]:
+        free = int(np.argmin(self._keys != 0))
+        if self._keys[free]:
             raise RuntimeError(f"{ROWS} operations wait on the emulated link; expected fewer")
-        self._rows[free]["key"] = key
+        self._keys[free] = key
         return free
 
     def _fix(self, entry: np.void, operation: Operation) -> None:
