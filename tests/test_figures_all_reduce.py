@@ -1,0 +1,135 @@
+"""The figures of chapter 08: a model of each algorithm that sums right, drawn the same twice."""
+
+from itertools import chain
+
+import pytest
+from matplotlib.patches import Rectangle
+
+from helpers import cost_model
+from helpers.figures import all_reduce, to_svg
+from helpers.figures.all_reduce import Transfer, holdings, schedule
+from helpers.link import LINKS
+
+WORLDS = range(1, 9)
+
+
+@pytest.mark.parametrize("algorithm", cost_model.ALGORITHMS)
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_every_rank_ends_with_every_number_once(algorithm, world_size):
+    everyone = frozenset(range(world_size))
+    last = holdings(algorithm, world_size)[-1]
+    assert all(held == everyone for row in last for held in row)
+
+
+@pytest.mark.parametrize("algorithm", cost_model.ALGORITHMS)
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_steps_are_those_that_the_cost_model_prices(algorithm, world_size):
+    """The same messages between the same ranks, and as many chunks' bytes; one port a rank."""
+    steps, num_chunks = schedule(algorithm, world_size)
+    mine = [
+        sorted((each.sender, each.receiver, len(each.chunks)) for each in step) for step in steps
+    ]
+    rounds = [sorted(step) for step in cost_model.schedule(algorithm, num_chunks, world_size)]
+    if algorithm == "gather_broadcast":  # priced as two rounds of messages into and out of a port
+        half = world_size - 1
+        parts = (mine[:half], mine[half:]) if half else ()
+        mine = [sorted(chain.from_iterable(part)) for part in parts]
+    assert mine == [list(map(tuple, step)) for step in rounds]
+    for step in steps:
+        assert len({each.sender for each in step}) == len(step)
+        assert len({each.receiver for each in step}) == len(step)
+
+
+def with_steps(monkeypatch, algorithm, steps):
+    schedules = {**schedule.__globals__["_SCHEDULES"], algorithm: lambda n: (steps, 4)}
+    monkeypatch.setitem(schedule.__globals__, "_SCHEDULES", schedules)
+    return holdings(algorithm, 4)
+
+
+def test_a_ring_off_by_one_chunk_adds_a_number_twice(monkeypatch):
+    """Negative control: the second step passes on the chunk that the first one has passed on."""
+    steps, _ = schedule("ring", 4)
+    late = [Transfer(t.sender, t.receiver, ((t.chunks[0] + 1) % 4,), t.adds) for t in steps[1]]
+    with pytest.raises(ValueError, match=r"adds \[\d\] twice"):
+        with_steps(monkeypatch, "ring", [steps[0], late, *steps[2:]])
+
+
+def test_a_tree_that_forgets_a_child_lacks_its_numbers(monkeypatch):
+    """Negative control."""
+    steps, _ = schedule("tree", 4)
+    last = with_steps(monkeypatch, "tree", [steps[0][:1], *steps[1:]])[-1]
+    assert {held for row in last for held in row[:1]} == {frozenset({0, 1, 2})}
+
+
+@pytest.mark.parametrize(("world_size", "step"), [(2, 0), (2, 8), (5, 0), (5, 4), (5, 8)])
+def test_the_ring_shows_every_chunk_of_every_rank(world_size, step):
+    figure = all_reduce.ring_step(world_size, step)
+    axes = figure.axes[0]
+    boxes = [each for each in axes.get_children() if isinstance(each, Rectangle)][:-1]
+    assert len(boxes) == world_size**2  # the last one is the background
+    texts = [text.get_text() for text in axes.texts if text.get_text()]
+    held = holdings("ring", world_size)[min(step, 2 * world_size - 2)]
+    whole = sum(len(ranks) == world_size for row in held for ranks in row)
+    assert texts.count("sum") == whole
+    changed = [box for box in boxes if box.get_linewidth() > 2]
+    assert len(changed) == (world_size if step else 0)
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "doubling", "gather_broadcast"])
+@pytest.mark.parametrize(("world_size", "step"), [(1, 0), (2, 1), (5, 2), (7, 2), (8, 6)])
+def test_whole_tensors_show_every_rank_and_what_it_sent(algorithm, world_size, step):
+    axes = all_reduce.tensor_step(algorithm, world_size, step).axes[0]
+    steps = schedule(algorithm, world_size)[0][:step]
+    sent = [sum(each.sender == rank for s in steps for each in s) for rank in range(world_size)]
+    texts = [text.get_text() for text in axes.texts if text.get_position()[0] >= 0]
+    assert texts[1::3] == list(map(str, range(world_size)))
+    assert texts[2::3] == list(map(str, sent))
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="schedule: found 'star' on 2 ranks"):
+        schedule("star", 2)
+    with pytest.raises(ValueError, match="ring_step: found step 0 of 1 ranks"):
+        all_reduce.ring_step(1, 0)
+    with pytest.raises(ValueError, match="tensor_step: found 'ring'"):
+        all_reduce.tensor_step("ring", 4, 0)
+
+
+def test_predictions_are_lines_and_measurements_points():
+    link = LINKS["ethernet_1g"]
+    points = {"ring": {1_000: (2e-3, 1e-3, 3e-3), 100_000: (2e-2, 1e-2, 3e-2)}}
+    figure = all_reduce.seconds_against_size({"slow": link}, 4, {"slow": points}, 3)
+    line, dots = figure.axes[0].get_lines()[-1], figure.axes[0].get_lines()[0]
+    expected = 1e3 * cost_model.all_reduce_s("ring", 100_000, 4, link)
+    assert line.get_ydata()[-1] == pytest.approx(expected)
+    assert line.get_linestyle() == "-."
+    assert (list(dots.get_ydata()), dots.get_linestyle()) == ([2.0, 20.0], "None")
+    assert "median and range of 3" in figure.axes[0].get_xlabel()
+
+
+def test_a_diamond_marks_where_the_best_changes():
+    """Of doubling and halving-doubling on four ranks: at 4 x latency x bandwidth."""
+    link = LINKS["infiniband_ndr"]
+    points = {
+        name: dict.fromkeys((64_000, 12_000_000), (1.0, 1.0, 1.0))
+        for name in ("doubling", "halving_doubling")
+    }
+    figure = all_reduce.seconds_against_size({"link": link}, 4, {"link": points}, 1)
+    diamonds = [line for line in figure.axes[0].get_lines() if line.get_marker() == "D"]
+    sizes = [line.get_xdata()[0] for line in diamonds if len(line.get_xdata()) == 1]
+    assert sizes == [pytest.approx(4 * 14e-6 * 50e9, rel=0.03)]
+
+
+def test_every_figure_draws_itself_the_same_twice_and_fits_a_phone():
+    link = LINKS["ethernet_1g"]
+    makers = [
+        lambda: all_reduce.ring_step(4, 2),
+        lambda: all_reduce.tensor_step("doubling", 7, 2),
+        lambda: all_reduce.chunks_by_step("halving_doubling", 4),
+        lambda: all_reduce.predicted_seconds("nvlink4", 3),
+        lambda: all_reduce.ring_terms(link, 1_000_000, (2, 4, 64)),
+        lambda: all_reduce.seconds_against_size({"slow": link}, 4, {}, 0),
+    ]
+    for make in makers:
+        assert to_svg(make(), "alt") == to_svg(make(), "alt")
+        assert make().get_size_inches()[0] <= 5
