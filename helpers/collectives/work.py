@@ -1,0 +1,92 @@
+"""Steps in the background, and the Work to wait for them."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from helpers.traffic import carried
+
+
+class CollectiveWork(dist.Work):
+    """One call in flight: `wait`, `is_completed` and `get_future` as of torch's own Work."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__()
+        self._tensor = tensor
+        devices = [tensor.device] if tensor.is_cuda else []
+        self._future = torch.futures.Future(devices=devices)
+        self._has_ended = threading.Event()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return True once the tensor is ready; raise what went wrong with it.
+
+        On a GPU the current stream waits, not this thread. `timeout` 0: the group's own holds,
+        for every message. Raises TimeoutError where there is one and it passes.
+        """
+        if not self._has_ended.wait(timeout.total_seconds() or None):
+            raise TimeoutError(f"not complete after {timeout.total_seconds():g} s")
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        if self.is_completed():
+            try:
+                self._future.value()
+            except Exception as error:
+                return error
+        return None
+
+    def result(self) -> list[Tensor]:
+        return [self._tensor]
+
+    def get_future(self) -> torch.futures.Future:
+        """Return a future whose value is [tensor], the form that communication hooks take."""
+        return self._future
+
+    def run(self, steps: Callable[[], None]) -> None:
+        """Run the steps here, and keep what they raise for `wait`."""
+        try:
+            steps()
+        except Exception as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result([self._tensor])
+        self._has_ended.set()
+
+
+def start(steps: Callable[[], None], tensor: Tensor) -> CollectiveWork:
+    """Start the steps in the background and return their Work. Local.
+
+    On the CPU in a thread of their own: however many calls are in flight, none waits for a free
+    thread while a peer waits for it. On a GPU on a stream of its own, from this thread: NCCL
+    matches messages by the order in which they are enqueued, not by tags.
+    """
+    work = CollectiveWork(tensor)
+    if not tensor.is_cuda:
+        threading.Thread(target=carried(work.run), args=(steps,), daemon=True).start()
+        return work
+    stream = _stream(tensor.device)
+    stream.wait_stream(torch.cuda.current_stream(tensor.device))
+    with torch.cuda.stream(stream):
+        work.run(steps)
+    tensor.record_stream(stream)
+    return work
+
+
+_streams: dict[torch.device, "torch.cuda.Stream"] = {}
+
+
+def _stream(device: torch.device) -> "torch.cuda.Stream":
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
