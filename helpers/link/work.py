@@ -9,6 +9,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+GRACE_S = 5.0
+
 
 class LinkWork(dist.Work):
     """One operation in flight. `wait`, `is_completed` and `get_future` as of any other Work."""
@@ -23,7 +25,8 @@ class LinkWork(dist.Work):
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Return True once the operation is complete; raise what went wrong with it."""
-        seconds = timeout.total_seconds() or self._timeout_s
+        # The group's own timeout ends the watching thread first, with an error that says more.
+        seconds = timeout.total_seconds() or self._timeout_s + GRACE_S
         if not self._is_known.wait(seconds):
             raise RuntimeError(f"the operation did not complete within {seconds:g} s")
         if self._due_s is not None:
