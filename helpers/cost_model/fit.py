@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from helpers.link import Link
 
 from .predict import BYTES_PER_GB
-
-if TYPE_CHECKING:
-    from helpers.link import Link
 
 Sample = tuple[float, float, float]
 
@@ -15,7 +13,7 @@ Sample = tuple[float, float, float]
 ROUNDING = 1e-9
 
 
-def fit_link(samples: Iterable[Sample]) -> "Link":
+def fit_link(samples: Iterable[Sample]) -> Link:
     """Return the Link that explains the samples best. Local.
 
     `samples`: (messages, sent_bytes, seconds) each, as of a `critical_path` and its measured time;
@@ -28,8 +26,6 @@ def fit_link(samples: Iterable[Sample]) -> "Link":
     that comes out negative (the samples do not follow this model).
     Sources: Hockney 1994. Chapter 07 fits a link first.
     """
-    from helpers.link import Link
-
     samples = [tuple(map(float, sample)) for sample in samples]
     _check(samples)
     # Each row says: (messages/seconds) x latency + (bytes/seconds) / bandwidth = 1.

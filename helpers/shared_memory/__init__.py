@@ -1,0 +1,5 @@
+"""All-reduce between processes of one host, through memory that they share."""
+
+from .all_reduce import all_reduce
+
+__all__ = ["all_reduce"]
