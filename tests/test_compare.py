@@ -4,11 +4,18 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from helpers import problems
-from helpers.compare import assert_replicas_equal, gradients, relative_error
-from helpers.launch import run_function
+from helpers.compare import (
+    assert_replicas_equal,
+    assert_same_training,
+    gradients,
+    relative_error,
+)
+from helpers.data_parallel import DataParallelNaive
+from helpers.launch import RankFailed, run_function
 from helpers.process_group import process_group
 
 
@@ -142,3 +149,220 @@ def test_replicas(change, world_size, message):
             assert with_buffers.startswith(message)
         in_buffers = change in ("buffer", "imaginary", "large", "sparse")
         assert (without is None) == (message is None or in_buffers)
+
+
+# the equality gate
+
+DIGITS = problems.classification_loss_sum, problems.count_samples
+
+
+def digits_batches(sizes=(23, 24, 22)):
+    images, labels = problems.digits().train
+    return [(images[100 * i :][:size], labels[100 * i :][:size]) for i, size in enumerate(sizes)]
+
+
+def make_mlp():
+    return problems.make_mlp((64, 12, 10))
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def gate(make_model=make_mlp, make_optimizer=sgd, loss=DIGITS, batches=None, **options):
+    """Two launches, unless asked for more."""
+    options = {"micro_batches": (2,), "ranks": (2,), **options}
+    batches = batches or digits_batches()
+    return assert_same_training(make_model, make_optimizer, loss[0], batches, loss[1], **options)
+
+
+def test_the_gate_is_green_for_every_way_to_split_a_batch():
+    assert 0 < gate(micro_batches=(1, 2, 4), ranks=(1, 2, 3, 4)) < 1e-14
+
+
+def test_the_gate_takes_closures_dicts_tokens_and_adam():
+    width = 16
+
+    def make():
+        return problems.make_gpt(width=width, depth=1, heads=2, context=24, tied=True)
+
+    def tokens_of(batch):
+        return batch["inputs"], batch["targets"]
+
+    generator = torch.Generator().manual_seed(0)
+    text = problems.encode(problems.library_text(20_000))
+    lines = [problems.lines_batch(text, 9, 24, generator) for _ in range(2)]
+    found = gate(
+        make,
+        torch.optim.AdamW,
+        (
+            lambda model, batch: problems.token_loss_sum(model, tokens_of(batch)),
+            lambda batch: problems.count_tokens(tokens_of(batch)),
+        ),
+        ({"inputs": inputs, "targets": targets} for inputs, targets in lines),  # used up once
+        ranks=(3,),
+        steps=2,
+    )
+    assert found < 1e-12
+
+
+class Odd(nn.Module):
+    """Parameters that are frozen, unused and tied; buffers of each kind, one of them infinite."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.frozen = make_mlp(), nn.Parameter(torch.ones(64), requires_grad=False)
+        self.unused, self.tied = nn.Parameter(torch.ones(3)), self.body[0].bias
+        self.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+        self.register_buffer("on", torch.tensor(True))
+        self.register_buffer("calls", torch.tensor(3))
+
+    def forward(self, inputs):
+        return self.body(inputs * self.frozen) * self.on
+
+
+def test_the_gate_is_green_for_odd_models_and_for_torchs_own_wrapper():
+    assert gate(Odd) < 1e-14
+    wrap = nn.parallel.DistributedDataParallel
+    assert gate(wrap=wrap, micro_batches=(1, 3)) < 1e-14
+
+
+def test_the_gate_in_float32_allows_what_float32_rounds():
+    assert 1e-12 < gate(dtype=torch.float32) < 1e-5
+
+
+class NoBroadcast(DataParallelNaive):
+    def __init__(self, module):
+        nn.Module.__init__(self)
+        self.module, self.process_group = module, None
+
+
+class ParametersOnly(NoBroadcast):
+    def __init__(self, module):
+        super().__init__(module)
+        for parameter in module.parameters():
+            dist.broadcast(parameter.detach(), 0)
+
+
+class NotAveraged(DataParallelNaive):
+    def average_gradients(self):
+        pass
+
+
+class SumForMean(DataParallelNaive):
+    def average_gradients(self):
+        super().average_gradients()
+        for parameter in self.parameters():
+            parameter.grad *= dist.get_world_size()
+
+
+class WithoutTheLast(DataParallelNaive):
+    def average_gradients(self):
+        own = self.module[2].bias.grad.clone()
+        super().average_gradients()
+        self.module[2].bias.grad = own
+
+
+class OnlyTheFirstStep(DataParallelNaive):
+    is_done = False
+
+    def average_gradients(self):
+        if not self.is_done:
+            super().average_gradients()
+        self.is_done = True
+
+
+class ZerosForNone(DataParallelNaive):
+    def average_gradients(self):
+        for parameter in self.parameters():
+            if parameter.grad is None and parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        super().average_gradients()
+
+
+class OnRankZero(torch.optim.SGD):
+    """Steps on rank 0 only, as where a script does everything there."""
+
+    def step(self, closure=None):
+        return super().step(closure) if dist.get_rank() == 0 else None
+
+
+class Slip(torch.optim.SGD):
+    """Moves the parameters a little off, on the last rank, after the second step."""
+
+    count = 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.count += 1
+        if self.count == 2 and dist.get_rank():
+            self.param_groups[0]["params"][1].data[0] += 1e-6
+
+
+def with_dropout():
+    first, *others = make_mlp()
+    return nn.Sequential(first, nn.Dropout(0.1), *others)
+
+
+def a_mean(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+START = "2 ranks x 2 micro-batches differ from one process on the whole batch: before the first "
+FIRST = "2 ranks x 2 micro-batches differ from one process on the whole batch: step 0, rank "
+ALONE = "1 rank x 2 micro-batches differ from one process on the whole batch: step 0, rank 0: the "
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (START + "step, rank 1: the parameter 0.weight is ", {"wrap": NoBroadcast}),
+        (START + "step, rank 1: the buffer mask is inf off", {"wrap": ParametersOnly, "make": Odd}),
+        (FIRST + "0: the gradient 0.weight is ", {"wrap": NotAveraged}),
+        (FIRST + "0: the gradient 0.weight is 1.0e+00 off", {"wrap": SumForMean}),
+        (FIRST + "0: the gradient 2.bias is ", {"wrap": WithoutTheLast}),
+        (FIRST + "0: the gradient unused is None in one pro", {"wrap": ZerosForNone, "make": Odd}),
+        (START.split(":")[0] + ": step 1, rank 0: the gradient ", {"wrap": OnlyTheFirstStep}),
+        (FIRST + "1: the parameter 0.weight is ", {"optimizer": OnRankZero}),
+        (START.split(":")[0] + ": step 1, rank 1: the parameter 0.bias is ", {"optimizer": Slip}),
+        (FIRST + "0: the loss is 3.0e+00 off", {"loss": (a_mean, DIGITS[1])}),
+        (FIRST + "0: the loss is ", {"loss": (a_mean, lambda batch: 1)}),  # mean of means
+        (FIRST + "0: the loss is ", {"make": with_dropout}),
+        (ALONE + "loss is ", {"loss": (a_mean, DIGITS[1]), "ranks": (1,)}),
+        (FIRST, {"make": lambda: problems.make_conv(norm="batch")}),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_the_gate_is_red(message, changes):
+    names = {"make": "make_model", "optimizer": "make_optimizer"}
+    with pytest.raises(AssertionError) as caught:
+        gate(**{names.get(name, name): value for name, value in changes.items()})
+    assert str(caught.value).startswith(message)
+    assert "allowed 1e-12" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (
+            "found torch.bfloat16, expected torch.float64 or torch.float32",
+            {"dtype": torch.bfloat16},
+        ),
+        ("2 batches, expected 3, one a step", {"batches": digits_batches((9, 9))}),
+        ("0 batches, expected 1, one a step", {"steps": 0}),
+        ("a batch of 3 samples, expected at least 4", {"batches": digits_batches((9, 3, 9))}),
+    ],
+)
+def test_the_gate_refuses_what_it_cannot_judge(message, options):
+    with pytest.raises(ValueError, match=message):
+        gate(**options)
+
+
+def test_a_rank_that_fails_ends_the_gate():
+    def failing(model, batch):
+        if dist.get_world_size() == 2 and dist.get_rank() == 1:
+            raise ArithmeticError("of the loss")
+        return DIGITS[0](model, batch)
+
+    with pytest.raises(RankFailed, match="rank 1: ArithmeticError: of the loss"):
+        gate(loss=(failing, len))

@@ -1,6 +1,6 @@
 """Batches put together into windows, and cut into micro-batches."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -30,11 +30,19 @@ def split_batch(batch: Any, micro_batch_size: int) -> list[Any]:
     """
     if micro_batch_size < 1:
         raise ValueError(f"a micro-batch of {micro_batch_size} samples, expected at least 1")
+    starts = range(0, num_samples(batch), micro_batch_size)
+    return [cut(batch, slice(start, start + micro_batch_size)) for start in starts]
+
+
+def num_samples(batch: Any) -> int:
+    """Return the one length that all tensors of the batch have along dimension 0. Local.
+
+    Raises ValueError where their lengths differ, and TypeError as `split_batch` does.
+    """
     lengths = {len(tensor) for tensor in _tensors(batch)}
     if len(lengths) != 1:
         raise ValueError(f"tensors of {sorted(lengths)} samples in a batch, expected one length")
-    starts = range(0, lengths.pop(), micro_batch_size)
-    return [_cut(batch, slice(start, start + micro_batch_size)) for start in starts]
+    return lengths.pop()
 
 
 def _tensors(batch: Any, place: str = "batch") -> Iterator[Tensor]:
@@ -50,10 +58,16 @@ def _tensors(batch: Any, place: str = "batch") -> Iterator[Tensor]:
         raise TypeError(f"{place}: found {found}, expected {expected}")
 
 
-def _cut(batch: Any, samples: slice) -> Any:
+def cut(batch: Any, samples: slice) -> Any:
+    """Return the batch's samples of this slice; views. Local."""
+    return map_tensors(batch, lambda tensor: tensor[samples])
+
+
+def map_tensors(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Return the batch with each tensor replaced by function(tensor). Local."""
     if isinstance(batch, Tensor):
-        return batch[samples]
+        return function(batch)
     if isinstance(batch, Mapping):
-        return {key: _cut(part, samples) for key, part in batch.items()}
-    parts = [_cut(part, samples) for part in batch]
+        return {key: map_tensors(part, function) for key, part in batch.items()}
+    parts = [map_tensors(part, function) for part in batch]
     return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)

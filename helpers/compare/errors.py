@@ -1,11 +1,9 @@
-"""How far apart tensors are, and whether all ranks hold the same model."""
+"""How far apart tensors are: relative errors that name their worst tensor."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 Tensors = Tensor | None | Sequence["Tensors"] | Mapping[str, "Tensors"]
@@ -47,7 +45,7 @@ def relative_error(a: Tensors, b: Tensors) -> RelativeError:
         raise ValueError(f"only one of the two has {', '.join(odd)}")
     if all(x is None for x in (*left.values(), *right.values())):
         raise ValueError(f"nothing to compare: found {len(left)} times None, expected a tensor")
-    squares = {name: _squared_error(name, left[name], right[name]) for name in left}
+    squares = {name: squared_error(name, left[name], right[name]) for name in left}
     difference = math.fsum(square for square, _ in squares.values())
     reference = math.fsum(square for _, square in squares.values())
     if difference == 0:
@@ -70,7 +68,7 @@ def _named(value: Tensors, name: str = "") -> Iterator[tuple[str, Tensor | None]
             yield from _named(part, f"{name}[{index}]")
 
 
-def _squared_error(name: str, a: Tensor | None, b: Tensor | None) -> tuple[float, float]:
+def squared_error(name: str, a: Tensor | None, b: Tensor | None) -> tuple[float, float]:
     """Return |a - b|^2 and |b|^2, in float64; raise ValueError unless they are alike."""
     found, expected = (None if x is None else (tuple(x.shape), x.dtype) for x in (a, b))
     if found != expected:
@@ -78,23 +76,23 @@ def _squared_error(name: str, a: Tensor | None, b: Tensor | None) -> tuple[float
     if a is None or b is None:
         return 0.0, 0.0
     for x in (a, b):
-        _check_dense({name or "tensor": x})
-    a, b = (_wide(x).cpu() for x in (a, b))
-    return _differences(a, b).square().sum().item(), b.double().square().sum().item()
+        check_dense({name or "tensor": x})
+    a, b = (wide(x).cpu() for x in (a, b))
+    return differences(a, b).square().sum().item(), b.double().square().sum().item()
 
 
-def _check_dense(tensors: Mapping[str, Tensor]) -> None:
+def check_dense(tensors: Mapping[str, Tensor]) -> None:
     for name, x in tensors.items():
-        if _oddity(x):
-            raise ValueError(f"{name}: found a {_oddity(x)} tensor, expected a dense one")
+        if oddity(x):
+            raise ValueError(f"{name}: found a {oddity(x)} tensor, expected a dense one")
 
 
-def _oddity(x: Tensor) -> str:
+def oddity(x: Tensor) -> str:
     """Why its numbers cannot be compared one by one: "meta", "torch.sparse_coo"; or ""."""
     return "meta" if x.is_meta else "" if x.layout == torch.strided else str(x.layout)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """Return the same numbers in float64, complex ones as pairs; or int64, which float64 rounds."""
     x = x.detach()
     if x.is_complex():
@@ -102,64 +100,7 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.float64 if x.is_floating_point() else torch.int64)
 
 
-def _differences(a: Tensor, b: Tensor) -> Tensor:
+def differences(a: Tensor, b: Tensor) -> Tensor:
     """Return |a - b| in float64, zero only where they are equal (large integers round to equal)."""
     distances = (a.double() - b.double()).abs()
     return torch.where((a != b) & (distances == 0), 1.0, distances)
-
-
-def assert_replicas_equal(
-    module: nn.Module, group: dist.ProcessGroup | None = None, *, buffers: bool = True
-) -> None:
-    """Raise AssertionError unless all ranks hold the same numbers. Every rank must call this.
-
-    Compares parameters, and buffers unless buffers=False (running statistics of BatchNorm may
-    differ between two broadcasts), bit for bit but for the sign of zero; NaN equals NaN. The
-    error is the same on every rank: it names the tensor and rank that are farthest from the
-    group's first rank, and by how much. Names, shapes and dtypes are compared first.
-    Raises ValueError on every rank where a tensor is sparse or on the meta device.
-    One broadcast per tensor: for tests, not for every step. Chapter 05 uses it first.
-    """
-    tensors = dict(module.named_parameters())
-    tensors |= dict(module.named_buffers()) if buffers else {}
-    kinds = [f"{name} {tuple(x.shape)} {x.dtype} {_oddity(x)}" for name, x in tensors.items()]
-    _assert_alike([kind.rstrip() for kind in kinds], group)
-    _check_dense(tensors)
-    found = _gather({name: _distance(tensor, group) for name, tensor in tensors.items()}, group)
-    worst = [(off, rank, name) for rank, of in enumerate(found) for name, off in of.items() if off]
-    if worst:
-        off, rank, name = max(worst, key=lambda item: item[0])
-        many = len({name for _, _, name in worst})
-        raise AssertionError(
-            f"{name} differs between ranks: rank {rank} is up to {off:.1e} off rank 0 "
-            f"({many} of {len(tensors)} tensors differ)"
-        )
-
-
-def _assert_alike(here: list[str], group: dist.ProcessGroup | None) -> None:
-    """Raise where ranks have other tensors: the broadcasts that follow would not match."""
-    first, *others = _gather(here, group)
-    for rank, there in enumerate(others, start=1):
-        if there != first:
-            odd = [x for x in [*there, *first] if x not in there or x not in first]
-            raise AssertionError(
-                f"rank {rank} has other tensors than rank 0: {', '.join(odd) or 'another order'}"
-            )
-
-
-def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    values = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
-
-
-def _distance(tensor: Tensor, group: dist.ProcessGroup | None) -> float:
-    """Return the largest difference to the first rank's tensor, infinite where one is NaN."""
-    here = _wide(tensor).contiguous()
-    first = here.clone()
-    dist.broadcast(first, group=group, group_src=0)
-    differs = (here != first) & ~(here.isnan() & first.isnan())
-    if not differs.any():
-        return 0.0
-    distances = _differences(here, first)[differs]
-    return distances.nan_to_num(nan=math.inf, posinf=math.inf).max().item()

@@ -1,0 +1,5 @@
+"""Replicas of one model that train as one. Chapter 05 builds the first."""
+
+from helpers.data_parallel.naive import DataParallelNaive
+
+__all__ = ["DataParallelNaive"]
