@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 
 from helpers import shared_memory, traffic
+from helpers.collectives.agreement import DTYPES
 from helpers.launch import RankFailed, run_function
 from helpers.process_group import process_group
 from helpers.shared_memory import peers, segments
-from helpers.shared_memory.segments import DTYPES, SegmentedSum
+from helpers.shared_memory.segments import SegmentedSum
 
 SMALL_SEGMENT_BYTES = 1 << 12  # many segments in few bytes
 
@@ -115,9 +116,13 @@ def test_several_in_flight_groups_and_parameters():
                 members = dist.get_process_group_ranks(part)
                 assert tensor.item() == sum(2**member for member in members)
             other = next(part for part in parts if dist.get_rank(part) < 0)
-            with pytest.raises(ValueError, match="not in the group"):
+            with pytest.raises(ValueError, match="process is not in the group"):
                 shared_memory.all_reduce(torch.ones(1), other)
 
+            with torch.inference_mode():
+                frozen = torch.ones(3)
+            shared_memory.all_reduce(frozen, async_op=True).wait()
+            assert frozen.tolist() == [4, 4, 4]
             parameter = torch.nn.Parameter(torch.ones(3))
             shared_memory.all_reduce(parameter)
             assert parameter.tolist() == [4, 4, 4]

@@ -8,9 +8,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers import traffic
+from helpers.collectives.agreement import DTYPES
+from helpers.collectives.calls import flat_of, opened, write_back
 
 from .peers import Peers
-from .segments import DTYPES, SegmentedSum, block_bytes
+from .segments import SegmentedSum, block_bytes
 from .work import Line, completed
 
 
@@ -41,21 +43,20 @@ def all_reduce(
     Two copies and one sum a rank, against two sends and two receives through the kernel of a
     ring on loopback. Source: MPI libraries' shared-memory collectives. Chapter 08 uses it.
     """
-    _check(tensor, group)
+    group = opened(group)
+    _check(tensor)
     traffic.record("all_reduce", tensor.numel() * tensor.element_size(), group)
     if dist.get_world_size(group) == 1:
         return completed(tensor) if async_op else None
     channel = _channel(group, timeout_s)
-    task = channel.task(tensor.detach(), timeout_s)
+    task = channel.task(tensor, timeout_s)
     if async_op:
         return channel.line.start(tensor, task)
     channel.line.run(tensor, task)
     return None
 
 
-def _check(tensor: Tensor, group: dist.ProcessGroup | None) -> None:
-    if dist.get_rank(group) < 0:
-        raise ValueError("this rank is not in the group: only its members may call all_reduce")
+def _check(tensor: Tensor) -> None:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         found = tensor.device if tensor.device.type != "cpu" else tensor.layout
         raise ValueError(f"found a tensor on {found}, expected a dense one on the CPU")
@@ -70,29 +71,30 @@ def _check(tensor: Tensor, group: dist.ProcessGroup | None) -> None:
 class Channel:
     """What a group keeps between its calls: memory, pipes, the line of its operations."""
 
-    def __init__(self, group: dist.ProcessGroup | None, timeout_s: float) -> None:
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
         self.line = Line()
-        self._peers: Peers | None = None
         self._failure = ""
         self._peers = Peers(group, block_bytes(dist.get_world_size(group)), timeout_s)
 
     def task(self, tensor: Tensor, timeout_s: float) -> Callable[[], None]:
         """What is to be done for one tensor, when its turn has come."""
 
+        mode = torch.inference_mode if tensor.is_inference() else torch.no_grad
+
         def sum_in_place() -> None:
             if self._failure:
                 raise RuntimeError(f"an all-reduce of this group has failed: {self._failure}")
-            flat = tensor.contiguous().view(-1)
-            try:
-                SegmentedSum(self._peers, flat, timeout_s).run()
-            except ValueError:
-                raise  # all ranks have met and go on together
-            except BaseException as error:
-                self._failure = str(error) or type(error).__name__
-                self._peers.close()  # tells the others
-                raise
-            if not tensor.is_contiguous():
-                tensor.copy_(flat.view(tensor.shape))
+            with mode():  # a thread does not inherit it
+                flat = flat_of(tensor)
+                try:
+                    SegmentedSum(self._peers, flat, timeout_s).run()
+                except ValueError:
+                    raise  # all ranks have met and go on together
+                except BaseException as error:
+                    self._failure = str(error) or type(error).__name__
+                    self._peers.close()  # tells the others
+                    raise
+                write_back(flat, tensor)
 
         return sum_in_place
 
@@ -104,8 +106,7 @@ class Channel:
 _channels: weakref.WeakKeyDictionary[dist.ProcessGroup, Channel] = weakref.WeakKeyDictionary()
 
 
-def _channel(group: dist.ProcessGroup | None, timeout_s: float) -> Channel:
-    group = group or dist.group.WORLD
+def _channel(group: dist.ProcessGroup, timeout_s: float) -> Channel:
     if group not in _channels:
         _channels[group] = Channel(group, timeout_s)
         weakref.finalize(group, _channels[group].close)

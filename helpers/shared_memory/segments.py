@@ -5,6 +5,8 @@ import itertools
 import torch
 from torch import Tensor
 
+from helpers.collectives.agreement import DTYPES
+
 from .peers import Peers
 
 #: Measured best, 64 KB to 64 MB: smaller ones meet too often, larger ones leave the cache.
@@ -12,12 +14,6 @@ SEGMENT_BYTES = 1 << 21
 
 #: Chunks begin at a cache line of their own: no two ranks write into one.
 ALIGNMENT_BYTES = 64
-
-#: What can be summed; a rank tells the others which by its place in this list.
-DTYPES = (
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
-)
 
 
 def block_bytes(world_size: int) -> int:
