@@ -32,30 +32,34 @@ def all_reduce_ring(
 
 def ring(flat: Tensor, peers: Peers) -> None:
     chunks = flat.tensor_split(peers.world_size)
-    reduce_scatter(chunks, peers)
-    all_gather(chunks, peers)
+    reduce_scatter(chunks, peers, first=peers.rank)
+    all_gather(chunks, peers, first=peers.rank + 1)
 
 
-def reduce_scatter(chunks: Sequence[Tensor], peers: Peers) -> None:
-    """Afterwards chunk `rank` is summed over all ranks; the other chunks are sums half done."""
-    rank, world_size = peers.rank, peers.world_size
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+def reduce_scatter(chunks: Sequence[Tensor], peers: Peers, first: int) -> None:
+    """Sum one chunk over all ranks: chunk `first` + 1; the others are left half done.
+
+    A rank sends chunk `first` to begin with, and then always the one that it has just added to.
+    `first` is one higher on each next rank; all numbers are modulo world_size.
+    """
+    world_size = peers.world_size
+    right, left = (peers.rank + 1) % world_size, (peers.rank - 1) % world_size
     buffer = torch.empty_like(chunks[0])  # no chunk is longer than the first
     for step in range(world_size - 1):
-        outgoing = chunks[(rank - 1 - step) % world_size]
-        summed = chunks[(rank - 2 - step) % world_size]
+        outgoing = chunks[(first - step) % world_size]
+        summed = chunks[(first - step - 1) % world_size]
         incoming = buffer[: len(summed)]
         peers.exchange(outgoing, right, incoming, left)
         summed += incoming
 
 
-def all_gather(chunks: Sequence[Tensor], peers: Peers) -> None:
-    """Afterwards every rank has chunk 0 of rank 0, chunk 1 of rank 1, and so on."""
-    rank, world_size = peers.rank, peers.world_size
-    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+def all_gather(chunks: Sequence[Tensor], peers: Peers, first: int) -> None:
+    """Fill all chunks, given that each rank has its chunk `first` ready; numbers as above."""
+    world_size = peers.world_size
+    right, left = (peers.rank + 1) % world_size, (peers.rank - 1) % world_size
     for step in range(world_size - 1):
-        outgoing = chunks[(rank - step) % world_size]
-        incoming = chunks[(rank - 1 - step) % world_size]
+        outgoing = chunks[(first - step) % world_size]
+        incoming = chunks[(first - step - 1) % world_size]
         peers.exchange(outgoing, right, incoming, left)
 
 
@@ -78,7 +82,7 @@ def reduce_scatter_ring(
 
     def steps(peers: Peers) -> None:
         chunks = flat_of(input).clone().tensor_split(peers.world_size)
-        reduce_scatter(chunks, peers)
+        reduce_scatter(chunks, peers, first=peers.rank - 1)
         output.copy_(chunks[peers.rank].view_as(output))
 
     chunk = (output, "output")
@@ -106,7 +110,7 @@ def all_gather_ring(
         flat = flat_of(output)
         chunks = flat.tensor_split(peers.world_size)
         chunks[peers.rank].copy_(input.reshape(-1))
-        all_gather(chunks, peers)
+        all_gather(chunks, peers, first=peers.rank)
         write_back(flat, output)
 
     return run("ring all-gather", steps, output, group, async_op, check, (input, "input"))
