@@ -1,5 +1,6 @@
 """Each operation is counted once, with its payload, wherever in the process it was called."""
 
+import math
 import threading
 import time
 import warnings
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.launch import run_function
+from helpers.link import Link
 from helpers.process_group import process_group
 from helpers.traffic import Traffic, carried, count_traffic, record
 
@@ -40,9 +42,9 @@ def calls(rank: int, world_size: int) -> dict:
     }
 
 
-def count_each() -> dict:
+def count_each(link: Link | None) -> dict:
     found = {}
-    with process_group() as ranks, warnings.catch_warnings():
+    with process_group(backend=link) as ranks, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for label, (call, name, payload) in calls(ranks.rank, ranks.world_size).items():
             with count_traffic() as traffic:
@@ -51,8 +53,9 @@ def count_each() -> dict:
     return found
 
 
-def test_every_collective_is_counted_once_with_the_whole_vector():
-    for found in run_function(count_each, nproc_per_node=3):
+@pytest.mark.parametrize("link", [None, Link(1e-6, math.inf)], ids=["gloo", "link"])
+def test_every_collective_is_counted_once_with_the_whole_vector(link):
+    for found in run_function(count_each, link, nproc_per_node=3):
         assert all(value is True for value in found.values()), found
 
 
@@ -112,13 +115,14 @@ def count_ddp(bucket_cap_mb: float | None) -> list[Traffic]:
 NUM_BUCKETS = {0.5: 4, None: 2, 100: 1}  # bucket_cap_mb: how many of 8 x 256 KiB
 
 
-def count_ddps() -> dict:
-    with process_group():
+def count_ddps(link: Link | None) -> dict:
+    with process_group(backend=link):
         return {cap: count_ddp(cap) for cap in NUM_BUCKETS}
 
 
-def test_the_reducer_of_torch_is_counted_bucket_by_bucket():
-    for by_cap in run_function(count_ddps):
+@pytest.mark.parametrize("link", [None, Link(1e-6, math.inf)], ids=["gloo", "link"])
+def test_the_reducer_of_torch_is_counted_bucket_by_bucket(link):
+    for by_cap in run_function(count_ddps, link):
         for cap, (start, _, second, third, quiet) in by_cap.items():
             num_buckets = {"all_reduce": NUM_BUCKETS[cap]}
             assert start.collectives["broadcast"] >= 1
