@@ -64,10 +64,11 @@ class Peers:
     def _transfer(self, *messages: Message) -> None:
         self._step += 1
         posted = []
-        for batch in self._batches([message for message in messages if message.tensor.numel()]):
+        batches = self._batches([message for message in messages if message.tensor.numel()])
+        for batch in reversed(batches):  # to be ready to receive costs nothing, to send does
             with self._naming(batch):
                 posted.append((batch, dist.batch_isend_irecv([*map(self._operation, batch)])))
-        for batch, works in posted:
+        for batch, works in reversed(posted):
             with self._naming(batch):
                 for work in works:
                     work.wait()
