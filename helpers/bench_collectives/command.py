@@ -13,8 +13,10 @@ from .table import legend, link_words, table
 
 
 def main(words: list[str] | None = None) -> int:
-    """The command; returns its exit code: 0, or 1 where a rank failed. Under torchrun every rank
-    must call this; elsewhere it is local and starts its ranks. Chapter 08 uses it.
+    """The command; returns its exit code: 0, 1 where a rank failed, 130 where it was stopped.
+
+    Under torchrun every rank must call this; elsewhere it is local and starts its ranks.
+    Chapter 08 uses it.
     """
     command = parse(words)
     if is_under_torchrun():
@@ -27,6 +29,9 @@ def main(words: list[str] | None = None) -> int:
     except RankFailed as failed:
         print(failed, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped; nothing was written", file=sys.stderr)
+        return 130
     _finish(command, worlds)
     return 0
 
