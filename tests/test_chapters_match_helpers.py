@@ -9,7 +9,7 @@ import torch
 from notebook_cells import chapter, namespace
 from torch import nn
 
-from helpers import accumulate, launch, memory, problems
+from helpers import accumulate, launch, memory, problems, sampler
 from helpers.compare import relative_error
 from helpers.process_group import process_group
 
@@ -179,3 +179,18 @@ def test_01_a_process_group(ranks):
     expected = [(rank, ranks, ranks * (ranks + 1) / 2) for rank in range(ranks)]
     for opening in (defined("01")["group_by_hand"], process_group):
         assert launch.run_function(sums, opening, nproc_per_node=ranks) == expected
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("num_samples", [0, 3, 12, 13])
+def test_06_shares(num_samples, drop_last):
+    built = defined("06")
+    for epoch, world_size in ((0, 1), (2, 4), (5, 5)):
+        order = built["order_of_epoch"](num_samples, 7, epoch)
+        for rank in range(world_size):
+            mine = built["share"](order, rank, world_size, drop_last)
+            arguments = (range(num_samples), world_size, rank, True, 7, drop_last)
+            for make in (sampler.DistributedSampler, torch.utils.data.DistributedSampler):
+                other = make(*arguments)
+                other.set_epoch(epoch)
+                assert mine == list(other)
