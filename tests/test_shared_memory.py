@@ -96,7 +96,7 @@ def test_several_in_flight_groups_and_parameters():
     def everything():
         with process_group() as ranks:
             rank, n = ranks.rank, ranks.world_size
-            kinds = [(length, dtype) for length in (5, 70_001) for dtype in DTYPES]
+            kinds = [(length, dtype) for length in (5, 7001) for dtype in DTYPES]
             tensors = [numbers(length, dtype, rank) for length, dtype in kinds]
             with traffic.count_traffic() as counted:
                 works = [shared_memory.all_reduce(t, async_op=True) for t in tensors[1:]]
@@ -108,7 +108,7 @@ def test_several_in_flight_groups_and_parameters():
             for tensor, (length, dtype) in zip(tensors, kinds, strict=True):
                 assert torch.equal(tensor, expected(length, dtype, n)), (length, dtype)
 
-            parts = [dist.new_group(members) for members in ([0, 1], [2, 3], [3, 1])]
+            parts = [dist.new_group(members) for members in ([0, 1], [1, 2], [2, 0])]
             mine = [part for part in parts if dist.get_rank(part) >= 0]
             for part in mine * 3:
                 tensor = torch.tensor([2**rank])
@@ -122,15 +122,15 @@ def test_several_in_flight_groups_and_parameters():
             with torch.inference_mode():
                 frozen = torch.ones(3)
             shared_memory.all_reduce(frozen, async_op=True).wait()
-            assert frozen.tolist() == [4, 4, 4]
+            assert frozen.tolist() == [3, 3, 3]
             parameter = torch.nn.Parameter(torch.ones(3))
             shared_memory.all_reduce(parameter)
-            assert parameter.tolist() == [4, 4, 4]
+            assert parameter.tolist() == [3, 3, 3]
             assert parameter.requires_grad
             dist.barrier()
         return True
 
-    assert all(run_function(everything, nproc_per_node=4))
+    assert all(run_function(everything, nproc_per_node=3))
 
 
 # races
