@@ -97,8 +97,8 @@ def test_what_cannot_be_drawn_is_refused():
 
 def test_predictions_are_lines_and_measurements_points():
     link = LINKS["ethernet_1g"]
-    points = {"ring": {1_000: (2e-3, 1e-3, 3e-3), 100_000: (2e-2, 1e-2, 3e-2)}}
-    figure = all_reduce.seconds_against_size({"slow": link}, 4, {"slow": points}, 3)
+    measured = {"ring": {1_000: (2e-3, 1e-3, 3e-3), 100_000: (2e-2, 1e-2, 3e-2)}}
+    figure = all_reduce.seconds_against_size({"slow": link}, 4, {"slow": measured}, 3)
     line, dots = figure.axes[0].get_lines()[-1], figure.axes[0].get_lines()[0]
     expected = 1e3 * cost_model.all_reduce_s("ring", 100_000, 4, link)
     assert line.get_ydata()[-1] == pytest.approx(expected)
@@ -107,17 +107,38 @@ def test_predictions_are_lines_and_measurements_points():
     assert "median and range of 3" in figure.axes[0].get_xlabel()
 
 
-def test_a_diamond_marks_where_the_best_changes():
+def stars(measured):
+    link = LINKS["ethernet_100g"]
+    figure = all_reduce.seconds_against_size({"link": link}, 4, {"link": measured}, 1)
+    lines = [line for line in figure.axes[0].get_lines() if line.get_marker() == "*"]
+    return {line.get_markerfacecolor() != "none": line.get_xdata()[0] for line in lines}
+
+
+def points(algorithm, sizes, factor=1.0):
+    link = LINKS["ethernet_100g"]
+    costs_s = [factor * cost_model.all_reduce_s(algorithm, size, 4, link) for size in sizes]
+    return {size: (cost_s,) * 3 for size, cost_s in zip(sizes, costs_s, strict=True)}
+
+
+def test_stars_mark_where_the_best_changes_predicted_and_measured():
     """Of doubling and halving-doubling on four ranks: at 4 x latency x bandwidth."""
-    link = LINKS["infiniband_ndr"]
-    points = {
-        name: dict.fromkeys((64_000, 12_000_000), (1.0, 1.0, 1.0))
-        for name in ("doubling", "halving_doubling")
-    }
-    figure = all_reduce.seconds_against_size({"link": link}, 4, {"link": points}, 1)
-    diamonds = [line for line in figure.axes[0].get_lines() if line.get_marker() == "D"]
-    sizes = [line.get_xdata()[0] for line in diamonds if len(line.get_xdata()) == 1]
-    assert sizes == [pytest.approx(4 * 14e-6 * 50e9, rel=0.03)]
+    sizes, predicted = (44_800, 1_400_000), 4 * 14e-6 * 12.5e9
+    pair = {name: points(name, sizes) for name in ("doubling", "halving_doubling")}
+    found = stars(pair)
+    assert found[False] == pytest.approx(predicted, rel=0.02)  # a step of the drawn sizes
+    assert found[True] == pytest.approx(predicted, rel=1e-6)
+    assert stars({**pair, "doubling": points("doubling", sizes[:1])}).keys() == {False}
+    slow = {**pair, "doubling": points("doubling", sizes, factor=1.1)}
+    assert stars(slow)[True] < 0.9 * predicted
+
+
+def test_lines_that_do_not_cross_are_refused():
+    ring, tree = (points(name, (1_000, 100_000)) for name in ("ring", "tree"))
+    assert all_reduce.crossing(ring, tree) > 0
+    with pytest.raises(ValueError, match="do not cross"):
+        all_reduce.crossing(tree, points("tree", (1_000, 100_000), factor=1.1))
+    with pytest.raises(ValueError, match="found one size, 1000 bytes"):
+        all_reduce.crossing(tree, points("ring", (1_000,)))
 
 
 def test_every_figure_draws_itself_the_same_twice_and_fits_a_phone():
@@ -126,7 +147,6 @@ def test_every_figure_draws_itself_the_same_twice_and_fits_a_phone():
         lambda: all_reduce.ring_step(4, 2),
         lambda: all_reduce.tensor_step("doubling", 7, 2),
         lambda: all_reduce.chunks_by_step("halving_doubling", 4),
-        lambda: all_reduce.predicted_seconds("nvlink4", 3),
         lambda: all_reduce.ring_terms(link, 1_000_000, (2, 4, 64)),
         lambda: all_reduce.seconds_against_size({"slow": link}, 4, {}, 0),
     ]

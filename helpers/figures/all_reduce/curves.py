@@ -1,5 +1,6 @@
 """Seconds of an all-reduce: against its size by algorithm, and the ring's two terms against n."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from helpers.cost_model import ALGORITHMS, all_reduce_s, critical_path
@@ -13,7 +14,7 @@ from helpers.figures.style import (
     series_marker,
     styled,
 )
-from helpers.link import LINKS, Link
+from helpers.link import Link
 
 _WIDTH = 4.8  # inches; a phone shrinks it by a quarter
 _DASHES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)))
@@ -31,8 +32,8 @@ def seconds_against_size(
     """Return seconds against bytes, log-log, a panel a link, stacked. Local.
 
     links: name -> Link, whose predictions are the lines. measured: link's name -> algorithm ->
-    points with their range, of `count` runs each. A diamond is where two predictions cross that
-    are the best on either side.
+    points with their range, of `count` runs each. A star is where the best two predictions
+    cross; a filled one, where straight lines through these two ways' points do.
     """
     figure = drawing(
         _WIDTH,
@@ -47,7 +48,8 @@ def seconds_against_size(
         for algorithm, each in points.items():
             _points(axes, algorithm, each)
         _lines(axes, link, world_size, list(points) or ALGORITHMS, min(sizes), max(sizes))
-        _crossings(axes, link, world_size, list(points) or ALGORITHMS, min(sizes), max(sizes))
+        names = list(points) or ALGORITHMS
+        _crossings(axes, link, world_size, names, min(sizes), max(sizes), points)
         axes.set_title(name, loc="left", fontsize=10)
         axes.set_ylabel("milliseconds")
     runs = f"; points: median and range of {count}" if count else ""
@@ -55,7 +57,7 @@ def seconds_against_size(
     return figure
 
 
-def _lines(axes, link, world_size, algorithms, least: int, greatest: int, ylim=None) -> None:
+def _lines(axes, link, world_size, algorithms, least: int, greatest: int) -> None:
     """Predictions, labelled on the right, the labels moved apart where lines end together."""
     sizes = _between(least, greatest)
     ends = []
@@ -67,7 +69,6 @@ def _lines(axes, link, world_size, algorithms, least: int, greatest: int, ylim=N
         ends.append((line[-1], algorithm))
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_ylim(ylim)
     low, high = axes.get_ylim()
     apart = (high / low) ** 0.075  # of two labels, as a ratio
     heights = []
@@ -90,15 +91,14 @@ def _between(least: int, greatest: int, count: int = 41) -> list[int]:
 
 def _bytes_axis(axes, least: int, greatest: int) -> None:
     names = {10**3: "1 KB", 10**4: "10 KB", 10**5: "100 KB", 10**6: "1 MB", 10**7: "10 MB"}
-    names |= {10**8: "100 MB", 10**9: "1 GB"}
     shown = {size: name for size, name in names.items() if least / 1.3 < size < greatest * 1.3}
-    if len(shown) > 5:
-        shown = {size: shown[size] for size in list(shown)[::3]}
     axes.set_xticks(list(shown), list(shown.values()), fontsize=9)
 
 
 def _points(axes, algorithm: str, points: Measured) -> None:
     index = ALGORITHMS.index(algorithm)
+    if not points:
+        return
     medians, lows, highs = zip(*points.values(), strict=True)
     below = [1e3 * (median - low) for median, low in zip(medians, lows, strict=True)]
     above = [1e3 * (high - median) for median, high in zip(medians, highs, strict=True)]
@@ -114,37 +114,49 @@ def _points(axes, algorithm: str, points: Measured) -> None:
     )
 
 
-def _crossings(axes, link, world_size, algorithms, least: int, greatest: int) -> None:
-    """A diamond where the best algorithm changes."""
-    sizes = _between(least, greatest, 401)
-    best = [
-        min(algorithms, key=lambda name: all_reduce_s(name, size, world_size, link))
-        for size in sizes
-    ]
-    for size, before, after in zip(sizes[1:], best, best[1:], strict=False):
-        if before != after:
-            seconds = all_reduce_s(after, size, world_size, link)
-            axes.plot([size], [1e3 * seconds], "D", mfc="none", mec=INK, ms=11, mew=1.2)
+def crossing(first: Measured, second: Measured) -> float:
+    """Return the bytes at which two algorithms take equal time, by straight lines. Local.
 
-
-@styled()
-def predicted_seconds(link: str, world_size: int) -> Drawing:
-    """Return predicted seconds against bytes, log-log, for every algorithm on one link. Local.
-
-    link: a name of `helpers.link.LINKS`.
+    The lines go through the medians at each one's least and greatest size. ValueError: lines
+    that do not cross at a size above 0.
     """
-    figure = drawing(
-        _WIDTH,
-        3.3,
-        f"Predicted seconds of an all-reduce against its size: {world_size} ranks, {link}",
-        rows=0,
-    )
-    figure.set_layout_engine("none")  # with fixed places a frame takes half the time
-    axes = figure.add_axes((0.14, 0.16, 0.85, 0.82))
-    _lines(axes, LINKS[link], world_size, ALGORITHMS, 1_000, 1_000_000_000, ylim=(1e-3, 1e6))
-    _crossings(axes, LINKS[link], world_size, ALGORITHMS, 1_000, 1_000_000_000)
-    axes.set(xlabel="size of the tensor (predicted)", ylabel="milliseconds")
-    return figure
+    (slope, start), (other_slope, other_start) = map(_line, (first, second))
+    if (other_start - start) * (slope - other_slope) <= 0:
+        raise ValueError("crossing: found lines that do not cross at a size above 0")
+    return (other_start - start) / (slope - other_slope)
+
+
+def _line(points: Measured) -> tuple[float, float]:
+    """(seconds a byte, seconds at size 0) of the line through the first and the last point."""
+    sizes = min(points), max(points)
+    if sizes[0] == sizes[1]:
+        raise ValueError(f"crossing: found one size, {sizes[0]} bytes, expected two")
+    low_s, high_s = (points[size][0] for size in sizes)
+    slope = (high_s - low_s) / (sizes[1] - sizes[0])
+    return slope, low_s - slope * sizes[0]
+
+
+def _crossings(axes, link, world_size, algorithms, least, greatest, points=None) -> None:
+    """An open star where the predicted best changes, a filled one where the measured lines cross.
+
+    The second is drawn where both algorithms were measured at two sizes or more.
+    """
+    sizes = _between(least, greatest, 401)
+
+    def fastest(size: int) -> str:
+        return min(algorithms, key=lambda name: all_reduce_s(name, size, world_size, link))
+
+    for before, after in itertools.pairwise(sizes):
+        pair = fastest(before), fastest(after)
+        if pair[0] == pair[1]:
+            continue
+        milliseconds = 1e3 * all_reduce_s(pair[1], after, world_size, link)
+        axes.plot([after], [milliseconds], "*", mfc="none", mec=INK, ms=17, mew=1.2)
+        measured = [(points or {}).get(name, {}) for name in pair]
+        if all(len(each) > 1 for each in measured):
+            slope, start = _line(measured[0])
+            found = crossing(*measured)
+            axes.plot([found], [1e3 * (start + slope * found)], "*", color=INK, ms=9)
 
 
 @styled()
