@@ -102,16 +102,21 @@ def two_terms(latency_us: float, bandwidth_gb_per_s: float) -> Drawing:
     )
     above, below = figure.axes
     sizes = [10 ** (2 + i / 4) for i in range(29)]
-    above.plot(sizes, [latency_us] * len(sizes), color=LATENCY, linewidth=1.2, linestyle="--")
-    above.plot(sizes, [s / bandwidth_gb_per_s / 1e3 for s in sizes], color=BANDWIDTH, linewidth=1.2)
+    ends = [sizes[0], sizes[-1]]
+    above.plot(ends, [latency_us] * 2, color=LATENCY, linewidth=1.2, linestyle="--")
+    above.plot(ends, [s / bandwidth_gb_per_s / 1e3 for s in ends], color=BANDWIDTH, linewidth=1.2)
     above.plot(sizes, [1e6 * link.message_s(s) for s in sizes], color=INK, linewidth=2.2)
     below.plot(sizes, [100 * s / (s + half) for s in sizes], color=INK, linewidth=2.2)
     for axes in (above, below):
         axes.axvline(half, color=PREDICTION, linestyle=":", linewidth=1.4)
         axes.set_xscale("log")
     above.set(yscale="log", ylim=(0.01, 1e9), ylabel="one message (µs)")
+    above.set_yticks([1, 1e3, 1e6, 1e9], ["1", "1000", "10⁶", "10⁹"])
+    above.set_xticks([1e2, 1e4, 1e6, 1e8], ["100", "10 K", "1 M", "100 M"])
     below.set(ylim=(0, 104), ylabel="share of\nthe bandwidth (%)", xlim=(100, 1e9))
-    below.set_xlabel("size (bytes)")
+    below.set(yticks=[0, 50, 100], xlabel="size (bytes)")
+    for axes in (above, below):
+        axes.minorticks_off()  # a frame of the exploration stays light
     label_line(above, 100, latency_us, "latency", LATENCY, xytext=(4, 7))
     label_line(above, 1e9, 1e6 / bandwidth_gb_per_s, "size / bandwidth", BANDWIDTH,
                xytext=(-4, -30), ha="right")  # fmt: skip
