@@ -9,8 +9,9 @@ import torch
 from notebook_cells import chapter, namespace
 from torch import nn
 
-from helpers import accumulate, launch, memory, problems, sampler
+from helpers import accumulate, collectives, cost_model, launch, memory, problems, sampler
 from helpers.compare import relative_error
+from helpers.link import Link
 from helpers.process_group import process_group
 
 EXACT = 1e-12  # float64, sums of a few hundred terms
@@ -194,3 +195,46 @@ def test_06_shares(num_samples, drop_last):
                 other = make(*arguments)
                 other.set_epoch(epoch)
                 assert mine == list(other)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_07_fit(noise):
+    """Latency and bandwidth from bytes and seconds, exact and disturbed."""
+    link = Link(2e-3, 0.05)
+    sizes = (1, 1_000, 100_000, 400_000, 3_000_000)
+    samples = [
+        (size, link.message_s(size) * (1 + noise * (-1) ** index))
+        for index, size in enumerate(sizes)
+    ]
+    latency_s, gb_per_s = defined("07")["fit"](samples)
+    fitted = cost_model.fit_link([(1, size, seconds) for size, seconds in samples])
+    assert latency_s == pytest.approx(fitted.latency_s, rel=1e-9)
+    assert gb_per_s == pytest.approx(fitted.bandwidth_gb_per_s, rel=1e-9)
+    error = max(abs(latency_s / 2e-3 - 1), abs(gb_per_s / 0.05 - 1))
+    assert error < (0.1 if noise else 1e-9)
+    assert noise == 0 or error > 1e-4  # the control: a disturbance is seen
+
+
+def summed(all_reduces: list, length: int) -> list[torch.Tensor]:
+    """Every rank must call this: what each all-reduce leaves of a rank's random numbers."""
+    with process_group(timeout_s=10) as ranks:
+        generator = torch.Generator().manual_seed(ranks.rank)
+        tensor = torch.randn(length, dtype=torch.float64, generator=generator)
+        sums = [tensor.clone() for _ in all_reduces]
+        for all_reduce, each in zip(all_reduces, sums, strict=True):
+            all_reduce(each)
+        torch.distributed.barrier()
+        return sums
+
+
+@pytest.mark.parametrize(("ranks", "length"), [(2, 7), (3, 1000), (4, 3)])
+def test_08_all_reduces(ranks, length):
+    names = [f"all_reduce_{name}" for name in ("gather_broadcast", "tree", "ring")]
+    versions = [torch.distributed.all_reduce]
+    for name in names:
+        versions += [defined("08")[name], getattr(collectives, name)]
+    by_rank = launch.run_function(summed, versions, length, nproc_per_node=ranks)
+    for reference, *sums in by_rank:
+        assert max(relative_error(each, reference) for each in sums) <= EXACT
+        assert all(torch.equal(a, b) for a, b in zip(sums[::2], sums[1::2], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(by_rank[0][1:], by_rank[-1][1:], strict=True))
