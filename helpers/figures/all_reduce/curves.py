@@ -18,8 +18,8 @@ from helpers.link import Link
 
 _WIDTH = 4.8  # inches; a phone shrinks it by a quarter
 _DASHES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)))
-#: (median, least, greatest) seconds by size in bytes, of one algorithm.
-Measured = Mapping[int, tuple[float, float, float]]
+#: (median, least, greatest, ...) seconds by size in bytes, of one algorithm.
+Measured = Mapping[int, Sequence[float]]
 
 
 @styled()
@@ -44,13 +44,13 @@ def seconds_against_size(
     )
     for axes, (name, link) in zip(figure.axes, links.items(), strict=True):
         points = measured.get(name, {})
-        sizes = [size for each in points.values() for size in each] or [1_000, 10_000_000]
+        sizes = [size for each in points.values() for size in each] or [10**3, 10**7]
         for algorithm, each in points.items():
             _points(axes, algorithm, each)
         _lines(axes, link, world_size, list(points) or ALGORITHMS, min(sizes), max(sizes))
         names = list(points) or ALGORITHMS
         _crossings(axes, link, world_size, names, min(sizes), max(sizes), points)
-        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_title(f"{name} (emulated)", loc="left", fontsize=10)
         axes.set_ylabel("milliseconds")
     runs = f"; points: median and range of {count}" if count else ""
     figure.axes[-1].set_xlabel(f"size of the tensor{runs}")
@@ -64,8 +64,7 @@ def _lines(axes, link, world_size, algorithms, least: int, greatest: int) -> Non
     for algorithm in algorithms:
         line = [1e3 * all_reduce_s(algorithm, size, world_size, link) for size in sizes]
         index = ALGORITHMS.index(algorithm)
-        dashes = _DASHES[index]
-        axes.plot(sizes, line, color=series_colour(index), linestyle=dashes, linewidth=1.5)
+        axes.plot(sizes, line, color=series_colour(index), linestyle=_DASHES[index], linewidth=1.5)
         ends.append((line[-1], algorithm))
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -79,9 +78,11 @@ def _lines(axes, link, world_size, algorithms, least: int, greatest: int) -> Non
         colour = series_colour(ALGORITHMS.index(algorithm))
         y, name = height * centre / len(ends), algorithm.replace("_", "-")
         label_line(axes, sizes[-1], y, name, colour, size=9)
-    axes.set_xlim(sizes[0] / 1.3, sizes[-1] * (sizes[-1] / sizes[0]) ** 0.52)
+    axes.set_xlim(least / 1.3, greatest * 1.3)
+    _plain_ticks(axes.xaxis, {1: "B", 1e3: "KB", 1e6: "MB"}, apart=5)
+    _plain_ticks(axes.yaxis, {1: ""}, apart=2)
+    axes.set_xlim(least / 1.3, greatest * (greatest / least) ** 0.52)  # room for the names
     axes.minorticks_off()
-    _bytes_axis(axes, least, greatest)
 
 
 def _between(least: int, greatest: int, count: int = 41) -> list[int]:
@@ -89,17 +90,26 @@ def _between(least: int, greatest: int, count: int = 41) -> list[int]:
     return [round(least * ratio**index) for index in range(count)]
 
 
-def _bytes_axis(axes, least: int, greatest: int) -> None:
-    names = {10**3: "1 KB", 10**4: "10 KB", 10**5: "100 KB", 10**6: "1 MB", 10**7: "10 MB"}
-    shown = {size: name for size, name in names.items() if least / 1.3 < size < greatest * 1.3}
-    axes.set_xticks(list(shown), list(shown.values()), fontsize=9)
+def _plain_ticks(axis, units: Mapping[float, str], apart: float) -> None:
+    """1, 2, 5, 10, ... as plain numbers with their units, some way apart from one another."""
+    low, high = axis.get_view_interval()
+    steps, shown = [f * 10.0**power for power in range(-6, 12) for f in (1, 2, 5)], []
+    for step in steps:
+        if low <= step <= high and step >= 0.99 * apart * max(shown, default=0):
+            shown.append(step)
+    axis.set_ticks(shown, [_named(step, units) for step in shown], fontsize=9)
+
+
+def _named(number: float, units: Mapping[float, str]) -> str:
+    scale = max((each for each in units if each <= number), default=min(units))
+    return f"{number / scale:.6g} {units[scale]}".strip()
 
 
 def _points(axes, algorithm: str, points: Measured) -> None:
     index = ALGORITHMS.index(algorithm)
     if not points:
         return
-    medians, lows, highs = zip(*points.values(), strict=True)
+    medians, lows, highs = zip(*(point[:3] for point in points.values()), strict=True)
     below = [1e3 * (median - low) for median, low in zip(medians, lows, strict=True)]
     above = [1e3 * (high - median) for median, high in zip(medians, highs, strict=True)]
     axes.errorbar(
