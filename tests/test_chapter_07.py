@@ -2,14 +2,18 @@
 
 import itertools
 import re
+import time
 
 import notebook_cells
 import pytest
+import torch
+import torch.distributed as dist
 
 from helpers.exercises.chapter_07 import CHAIN, CHUNKS, SIZE
 from helpers.figures import links, to_svg
 from helpers.launch import RankFailed, run_function
 from helpers.link import LINKS, SOURCES, Link
+from helpers.process_group import process_group
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +46,26 @@ def test_a_message_longer_than_its_room_ends_the_receiving_process(notebook):
     with pytest.raises(RankFailed) as failed:
         run_function(names["deliver"], [([1, 2, 3, 4], 0)], [(2, 0)])
     assert failed.value.exception_type == "SIGABRT"
+
+
+def knows_by_itself(backend) -> bool:
+    with process_group(backend=backend, timeout_s=5) as ranks:
+        if isinstance(backend, Link):  # a message; else a collective
+            step = dist.isend if ranks.rank == 0 else dist.irecv
+            work = step(torch.ones(1), 1 - ranks.rank)
+        else:
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+        end_s = time.monotonic() + 2
+        while not work.is_completed() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        known = work.is_completed()
+        work.wait()
+        return known
+
+
+@pytest.mark.parametrize("backend", ["gloo", Link(1e-3, 1.0)], ids=["collective", "link"])
+def test_other_works_know_that_they_are_complete(backend):
+    assert run_function(knows_by_itself, backend) == [True, True]
 
 
 def test_the_chain_takes_what_its_solution_says(text):
