@@ -102,15 +102,6 @@ def place():
     return dist.get_rank(), dist.get_world_size() - 1
 
 
-def waits_for_all_before_it_sends(tensor, num_chunks):
-    rank, last = place()
-    chunks = tensor.tensor_split(num_chunks)
-    for chunk in chunks if rank > 0 else ():
-        dist.recv(chunk, rank - 1)
-    for chunk in chunks if rank < last else ():
-        dist.send(chunk, rank + 1)
-
-
 def sends_before_it_receives_the_next(tensor, num_chunks):
     rank, last = place()
     for chunk in tensor.tensor_split(num_chunks):
@@ -176,7 +167,6 @@ MUTANTS = {
         receives_into_what_it_sends,
     ],
     "07-chain": [
-        waits_for_all_before_it_sends,
         sends_before_it_receives_the_next,
         loses_the_remainder,
         passes_on_before_it_has,
