@@ -110,10 +110,16 @@ def chunks_by_step(algorithm: str, world_size: int, columns: int = 2) -> Drawing
         if number >= len(states):
             axes.set_axis_off()
             continue
-        _grid(axes, states[number], steps[number - 1] if number else [], gap=0.1, size=8)
+        _grid(
+            axes,
+            states[number],
+            steps[number - 1] if number else [],
+            gap=0.1,
+            size=9 if num_chunks < 5 else 7,
+        )
         axes.set(xlim=(0, num_chunks), ylim=(world_size, -0.1), xticks=[])
         axes.set_yticks([rank + 0.45 for rank in range(world_size)], range(world_size))
-        axes.set_xlabel(f"after step {number}" if number else "start", fontsize=9)
+        axes.set_xlabel(f"after step {number}" if number else "start", fontsize=10)
         axes.set_ylabel("rank" if number % columns == 0 else "")
         _without_frame(axes)
     return figure
