@@ -11,6 +11,7 @@ from torch import nn
 
 from helpers import accumulate, collectives, cost_model, launch, memory, problems, sampler
 from helpers.compare import relative_error
+from helpers.data_parallel import DataParallelNaive
 from helpers.link import Link
 from helpers.process_group import process_group
 
@@ -238,3 +239,28 @@ def test_08_all_reduces(ranks, length):
         assert max(relative_error(each, reference) for each in sums) <= EXACT
         assert all(torch.equal(a, b) for a, b in zip(sums[::2], sums[1::2], strict=True))
     assert all(torch.equal(a, b) for a, b in zip(by_rank[0][1:], by_rank[-1][1:], strict=True))
+
+
+def averaged(build) -> torch.Tensor:
+    """Every rank must call this: parameters and averaged gradients, from unlike starts."""
+    with process_group(timeout_s=20) as ranks:
+        module = problems.make_mlp((64, 12, 10), seed=ranks.rank, dtype=torch.float64)
+        module.register_buffer("offset", torch.tensor(float(ranks.rank)))
+        model = build(module)
+        images, labels = problems.split(
+            tuple(x[:24] for x in problems.digits(torch.float64).train),
+            ranks.rank,
+            ranks.world_size,
+        )
+        problems.classification_loss_sum(model, (images, labels)).backward()
+        model.average_gradients()
+        tensors = [*module.parameters(), *(p.grad for p in module.parameters()), module.offset]
+        return torch.cat([x.detach().double().flatten() for x in tensors])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_05_data_parallel(ranks):
+    versions = defined("05")["DataParallelSmall"], DataParallelNaive
+    small, helper = (launch.run_function(averaged, v, nproc_per_node=ranks) for v in versions)
+    for found in (*small, *helper):
+        assert relative_error(found, small[0]) <= EXACT

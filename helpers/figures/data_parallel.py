@@ -49,7 +49,7 @@ def step_of_replicas(world_size: int) -> Drawing:
         axes.text(middle, 7.15, f"rank {rank}", ha="center", va="center", size=9)
         for y, text, is_equal in rows:
             _box(axes, middle, y, 0.86 * width, text, None if is_equal else rank)
-        for top, bottom in ((5.0, 4.5), (3.8, 3.45), (2.5, 2.1), (1.4, 0.9)):
+        for top, bottom in ((6.2, 5.7), (5.0, 4.5), (3.8, 3.45), (2.5, 2.1), (1.4, 0.9)):
             _arrow(axes, middle, top, bottom)
     _box(axes, 5, 2.55, 10 - 0.14 * width, "all-reduce, ÷ world size", None)
     return figure
@@ -168,7 +168,7 @@ def scaling_model(compute_ms_per_sample: float, all_reduce_ms: float, batch: int
     axes.plot(worlds, worlds, color=PREDICTION, linestyle="--", linewidth=1)
     axes.axhline(1, color=INK, linewidth=0.8)
     for index, (name, line) in enumerate({"strong": strong, "weak": weak}.items()):
-        colour, y = series_colour(index), min(max(line[-1], 0.08), 64)
+        colour, y = series_colour(index), min(max(line[-1], 0.1), 64)
         axes.plot(worlds, line, color=colour, linestyle=("-", ":")[index])
         shift = 7 * (1 - 2 * (index == 0)) if weak[-1] < 1.6 * strong[-1] else 0
         label_line(axes, 64, y, f"{name} {line[-1]:.3g}", colour, xytext=(6, shift))
