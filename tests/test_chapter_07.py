@@ -48,6 +48,25 @@ def test_a_message_longer_than_its_room_ends_the_receiving_process(notebook):
     assert failed.value.exception_type == "SIGABRT"
 
 
+def overwritten() -> float:
+    """Rank 0 writes into a message under way; rank 1 receives afterwards."""
+    with process_group(backend="gloo", timeout_s=5) as ranks:
+        message = torch.ones(1_000_000)
+        if ranks.rank == 0:
+            work = dist.isend(message, 1)
+            message.fill_(7.0)
+            dist.barrier()
+            work.wait()
+        else:
+            dist.barrier()
+            dist.recv(message, 0)
+        return message[-1].item()
+
+
+def test_a_message_under_way_takes_what_is_written_into_it():
+    assert run_function(overwritten) == [7.0, 7.0]
+
+
 def knows_by_itself(backend) -> bool:
     with process_group(backend=backend, timeout_s=5) as ranks:
         if isinstance(backend, Link):  # a message; else a collective
