@@ -99,7 +99,8 @@ def accuracy_against_ranks(
     axes.set_xticks(world_sizes[::3])
     axes.set(xlabel="ranks", ylabel="accuracy", xlim=(first - 0.7, last + 5.5))
     label_line(axes, last + 0.7, serial, "one process", PREDICTION, xytext=(3, 0))
-    label_line(axes, last, padded[-1], "padded", series_colour(1), xytext=(9, 0))
+    below = padded[-1] < serial
+    label_line(axes, last, padded[-1], "padded", series_colour(1), xytext=(9, -12 if below else 12))
     return figure
 
 
