@@ -67,27 +67,6 @@ def is_off_by_one_chunk(tensor):
     pass_on(tensor, 0, False)
 
 
-def adds_in_the_all_gather_too(tensor):
-    pass_on(tensor, 0, True)
-    pass_on(tensor, 1, True)
-
-
-def goes_through_rank_0(tensor):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    part = torch.empty_like(tensor)
-    for other in range(1, n):
-        if rank == other:
-            dist.send(tensor, 0)
-        elif rank == 0:
-            dist.recv(part, other)
-            tensor += part
-    for other in range(1, n):
-        if rank == 0:
-            dist.send(tensor, other)
-        elif rank == other:
-            dist.recv(tensor, 0)
-
-
 def calls_all_reduce(tensor):
     dist.all_reduce(tensor)
 
@@ -122,8 +101,6 @@ MUTANTS = {
         passes_whole_tensors,
         forgets_the_left_over,
         is_off_by_one_chunk,
-        adds_in_the_all_gather_too,
-        goes_through_rank_0,
         calls_all_reduce,
     ],
     "08-scatter": [scatters_to_the_next_rank, works_in_place, reduces_all_and_cuts],
