@@ -17,56 +17,62 @@ def chapter():
     return notebook_cells.namespace(notebook_cells.chapter("08"))
 
 
-def largest_errors(all_reduces, lengths=(0, 1, 7, 64)):
-    """Every rank must call this: how far each is from the serial sum, over all lengths."""
-    errors = []
-    with process_group(timeout_s=10) as ranks:
-        n = ranks.world_size
-        for all_reduce in all_reduces:
-            worst = 0.0
-            for length in lengths:
-                tensor = torch.arange(length, dtype=torch.float64) * (1 + ranks.rank)
-                all_reduce(tensor)
-                serial = torch.arange(length, dtype=torch.float64) * (n * (n + 1) / 2)
-                worst = max(worst, (tensor - serial).abs().max().item() if length else 0.0)
-            errors.append(worst)
-            dist.barrier()
-    return errors
+def on_ranks(all_reduces, world_size, lengths=(0, 1, 7, 64)):
+    """How far each is from the serial sum, over all lengths, by rank."""
+
+    def largest_errors():  # within a function, so that ranks need not import this module
+        errors = []
+        with process_group(timeout_s=10) as ranks:
+            n = ranks.world_size
+            for all_reduce in all_reduces:
+                worst = 0.0
+                for length in lengths:
+                    places = torch.arange(length, dtype=torch.float64)
+                    tensor = places * (1 + ranks.rank)
+                    all_reduce(tensor)
+                    error = (tensor - places * (n * (n + 1) / 2)).abs()
+                    worst = max(worst, error.max().item() if length else 0.0)
+                errors.append(worst)
+                dist.barrier()
+        return errors
+
+    return run_function(largest_errors, nproc_per_node=world_size)
 
 
 @pytest.mark.parametrize("world_size", [1, 3, 5])
 def test_small_versions_are_the_serial_sum_and_wrong_twins_are_not(chapter, world_size):
     """Negative controls: a ring off by one chunk, a tree that forgets a child, a root one rank."""
-    pass_on, gather = chapter["pass_on"], chapter["all_reduce_gather_broadcast"]
+    names = ("gather_broadcast", "tree", "ring")
+    right = gather, tree, _ = [chapter[f"all_reduce_{name}"] for name in names]
+    pass_on = chapter["pass_on"]
 
     def ring_off_by_one_chunk(tensor):
         pass_on(tensor, first=0, adds=True)
         pass_on(tensor, first=0, adds=False)
 
     def tree_that_forgets_a_child(tensor):
-        chapter["all_reduce_tree"](tensor if dist.get_rank() != 2 else torch.zeros_like(tensor))
+        tree(tensor if dist.get_rank() != 2 else torch.zeros_like(tensor))
 
     def root_that_doubles_itself(tensor):
         if dist.get_rank() == 0:
             tensor += tensor
         gather(tensor)
 
-    names = ("gather_broadcast", "tree", "ring")
-    right = [chapter[f"all_reduce_{name}"] for name in names]
     wrong = [ring_off_by_one_chunk, tree_that_forgets_a_child, root_that_doubles_itself]
-    for found in run_function(largest_errors, right, nproc_per_node=world_size):
-        assert found == [0.0] * len(right)
-    if world_size == 3:
-        by_rank = run_function(largest_errors, wrong, nproc_per_node=world_size)
-        assert all(max(errors) > 0 for errors in zip(*by_rank, strict=True))
+    twins = wrong if world_size == 3 else []
+    by_way = list(zip(*on_ranks([*right, *twins], world_size), strict=True))
+    assert all(max(errors) == 0 for errors in by_way[:3])
+    assert all(max(errors) > 0 for errors in by_way[3:])
 
 
 def test_the_small_ring_has_the_bits_of_the_helpers(chapter):
+    small_ring = chapter["all_reduce_ring"]
+
     def sums():
         with process_group(timeout_s=10) as ranks:
             mine = torch.rand(1001, generator=torch.manual_seed(ranks.rank))
             theirs = mine.clone()
-            chapter["all_reduce_ring"](mine)
+            small_ring(mine)
             collectives.all_reduce_ring(theirs)
             return torch.equal(mine, theirs), mine
 

@@ -216,25 +216,24 @@ def test_07_fit(noise):
     assert noise == 0 or error > 1e-4  # the control: a disturbance is seen
 
 
-def summed(all_reduces: list, length: int) -> list[torch.Tensor]:
-    """Every rank must call this: what each all-reduce leaves of a rank's random numbers."""
-    with process_group(timeout_s=10) as ranks:
-        generator = torch.Generator().manual_seed(ranks.rank)
-        tensor = torch.randn(length, dtype=torch.float64, generator=generator)
-        sums = [tensor.clone() for _ in all_reduces]
-        for all_reduce, each in zip(all_reduces, sums, strict=True):
-            all_reduce(each)
-        torch.distributed.barrier()
-        return sums
-
-
 @pytest.mark.parametrize(("ranks", "length"), [(2, 7), (3, 1000), (4, 3)])
 def test_08_all_reduces(ranks, length):
     names = [f"all_reduce_{name}" for name in ("gather_broadcast", "tree", "ring")]
     versions = [torch.distributed.all_reduce]
     for name in names:
         versions += [defined("08")[name], getattr(collectives, name)]
-    by_rank = launch.run_function(summed, versions, length, nproc_per_node=ranks)
+
+    def summed() -> list[torch.Tensor]:  # in here, so that ranks need not import this module
+        with process_group(timeout_s=10) as ranks:
+            generator = torch.Generator().manual_seed(ranks.rank)
+            tensor = torch.randn(length, dtype=torch.float64, generator=generator)
+            found = [tensor.clone() for _ in versions]
+            for all_reduce, each in zip(versions, found, strict=True):
+                all_reduce(each)
+            torch.distributed.barrier()
+            return found
+
+    by_rank = launch.run_function(summed, nproc_per_node=ranks)
     for reference, *sums in by_rank:
         assert max(relative_error(each, reference) for each in sums) <= EXACT
         assert all(torch.equal(a, b) for a, b in zip(sums[::2], sums[1::2], strict=True))
