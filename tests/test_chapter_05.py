@@ -21,7 +21,7 @@ ERRORS = {"none": (0.0, 1e-16, 0.0), "sum for mean": (4e-16, 3.0, 0.0), "odd": (
 
 @pytest.mark.parametrize(
     ("compute_ms", "all_reduce_ms", "batch"),
-    list(itertools.product((0.1, 10), (0.5, 100), (8, 256))),
+    list(itertools.product((0.1, 10), (0.5, 100), (32, 256))),
 )
 def test_the_exploration_at_both_ends_of_its_sliders(compute_ms, all_reduce_ms, batch):
     figure = figures.scaling_model(compute_ms, all_reduce_ms, batch)

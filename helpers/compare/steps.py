@@ -116,9 +116,10 @@ def _state(step: int | None, module: nn.Module) -> list[Note]:
 
 
 class Difference(NamedTuple):
-    """Where a note parts from the reference: at which of all notes, and what it says."""
+    """Where a note parts from the reference: at which of all notes, of which step, and how."""
 
     index: int
+    step: int | None
     message: str
 
 
@@ -131,7 +132,7 @@ def first_difference(
         message, error = _difference(here, there, tolerance)
         largest = max(largest, error)
         if message and first is None:
-            first = Difference(index, message)
+            first = Difference(index, here.step, message)
     return first, largest
 
 

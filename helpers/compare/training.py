@@ -30,13 +30,14 @@ def assert_same_training(
 ) -> float:
     """Raise AssertionError unless every way to split the batches trains the same model. Local.
 
-    The reference is one process on whole batches. Against it stand K micro-batches on W ranks,
-    for each K of `micro_batches` and W of `ranks`, launched from here; functions of a notebook
-    cell will do. `make_model()` and the optimizer of `make_optimizer(parameters)` start anew each
-    time, from the same seed. `batches` are global batches, of which the first `steps` are
-    trained on (3: an optimizer's state then counts); each rank takes a contiguous part, one
-    sample more or less where they do not divide. `loss_sum(model, batch)` is a sum over what
-    `count(batch)` counts. Parameters, and inputs that are floating point, are cast to `dtype`.
+    The reference is one process on whole batches, without a wrapper. Against it stand K
+    micro-batches on W ranks, for each K of `micro_batches` and W of `ranks`, launched from here;
+    functions of a notebook cell will do. `make_model()` and the optimizer of
+    `make_optimizer(parameters)` start anew each time, from the same seed. `batches` are global
+    batches, of which the first `steps` are trained on (3: an optimizer's state then counts); each
+    rank takes a contiguous part, one sample more or less where they do not divide.
+    `loss_sum(model, batch)` is a sum over what `count(batch)` counts. Parameters, and inputs that
+    are floating point, are cast to `dtype`.
 
     `wrap(module)` runs on every rank and returns the model that averages gradients over the
     ranks: within backward, or in its method `average_gradients`, called after the last one. One
@@ -64,12 +65,13 @@ def assert_same_training(
     _check(training, steps, max(micro_batches) * max(ranks))
     from helpers.launch import run_function  # not needed on a rank, and slow to import
 
-    (expected,) = run_function(_reference, training, nproc_per_node=1)
+    work = training, micro_batches, wrap
+    # A world of its own: code that asks for its rank must not act as several ranks do.
+    (expected,) = run_function(_alone, training, nproc_per_node=1)
     largest = 0.0
     for world_size in ranks:
-        arguments = training, micro_batches, wrap, expected
-        found = run_function(_against, *arguments, nproc_per_node=world_size)
-        largest = max(largest, _judge(found, expected, micro_batches))
+        found = run_function(_against, *work, expected, nproc_per_node=world_size)
+        largest = max(largest, _judge(found, micro_batches))
     return largest
 
 
@@ -89,7 +91,7 @@ def _check(training: noted.Training, steps: int, num_parts: int) -> None:
         )
 
 
-def _reference(training: noted.Training) -> list[noted.Note]:
+def _alone(training: noted.Training) -> list[noted.Note]:
     with process_group(timeout_s=30) as ranks:
         return noted.train(training, ranks, 1, wrap=None)
 
@@ -115,18 +117,13 @@ def _against(
         return found
 
 
-def _judge(found: list[Found], expected: list[noted.Note], micro_batches: Sequence[int]) -> float:
+def _judge(found: list[Found], micro_batches: Sequence[int]) -> float:
     """Raise for the first difference by micro-batches, time and rank; return the largest error."""
     for num_micro_batches, by_rank in zip(micro_batches, zip(*found, strict=True), strict=True):
-        differences = [
-            (difference.index, rank, difference.message)
-            for rank, (difference, _) in enumerate(by_rank)
-            if difference
-        ]
+        differences = [(each, rank) for rank, (each, _) in enumerate(by_rank) if each]
         if not differences:
             continue
-        index, rank, message = min(differences)
-        step = expected[index].step
+        (_, step, message), rank = min(differences, key=lambda each: (each[0].index, each[1]))
         when = "before the first step" if step is None else f"step {step}"
         raise AssertionError(
             f"{_plural(len(found), 'rank')} x {_plural(num_micro_batches, 'micro-batch')} "
