@@ -1,8 +1,8 @@
 """Imported by the fork server only: ties its life to the process that started it.
 
-And it has the server load, once it has been idle for a moment, what every rank that makes an
+And once the ranks of a first launch have ended, the server loads what every rank that makes an
 optimizer or wraps a model would otherwise import for itself, which takes 1 to 2 s of a core. No
-first launch waits for it: the clock starts anew with each rank.
+first launch waits for it.
 """
 
 import importlib
@@ -11,31 +11,36 @@ import signal
 
 from helpers.launch.fork_server import die_with_parent
 
-IDLE_S = 2.0  # longer than a short first launch takes
+POLL_S = 0.2  # how often the server looks whether its ranks have ended
 LATE = "torch._dynamo"
 
 die_with_parent()
 
 
-def load(*_: object) -> None:
-    importlib.import_module(LATE)
+def load_when_idle(*_: object) -> None:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # takes nothing away
+    except ChildProcessError:  # no rank is left
+        importlib.import_module(LATE)
+    else:
+        look_later()
 
 
-def wait() -> None:
-    signal.setitimer(signal.ITIMER_REAL, IDLE_S)
+def look_later() -> None:
+    signal.setitimer(signal.ITIMER_REAL, POLL_S)
 
 
-def let_go() -> None:
-    """In a rank, SIGALRM means what it means in any process; timers are not inherited."""
+def after_fork_in_server() -> None:
+    if os.getpid() == server:
+        look_later()
+
+
+def after_fork_in_rank() -> None:
+    """SIGALRM means what it means in any process; timers are not inherited."""
     if os.getppid() == server:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def wait_in_server() -> None:
-    if os.getpid() == server:
-        wait()
-
-
 server = os.getpid()
-signal.signal(signal.SIGALRM, load)
-os.register_at_fork(after_in_parent=wait_in_server, after_in_child=let_go)
+signal.signal(signal.SIGALRM, load_when_idle)
+os.register_at_fork(after_in_parent=after_fork_in_server, after_in_child=after_fork_in_rank)
