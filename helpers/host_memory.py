@@ -27,8 +27,13 @@ class SharedMemory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the block alone among all threads of all processes; freed if one dies. Local."""
+        """Hold the block alone among all threads of all processes; freed if one dies. Local.
+
+        Raises RuntimeError once the block is closed.
+        """
         with self._lock:  # the file's lock is the process's: it does not tell threads apart
+            if self._fd < 0:
+                raise RuntimeError("this shared memory is closed")
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
             try:
                 yield
@@ -37,9 +42,10 @@ class SharedMemory:
 
     def close(self) -> None:
         """Give this process's share back; the memory goes with the last process. Local."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
         if self._path and os.path.exists(self._path):
             os.unlink(self._path)
         # Not unmapped here: a tensor may still look at it, and torch.frombuffer keeps it alive.

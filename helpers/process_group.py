@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from helpers.background import settle
 from helpers.link import Link, opened
 
 #: What torchrun tells each process; all of them, or none for a world of one.
@@ -79,11 +80,13 @@ def process_group(*, backend: str | Link | None = None, timeout_s: float = 30.0)
             timeout=timeout,
             device_id=device if on_gpu else None,
         )
-        resources.callback(_close)
+        resources.push(_close)
         yield Ranks(rank, local_rank, world_size, device, backend)
 
 
-def _close() -> None:
+def _close(error: type[BaseException] | None, *_: object) -> None:
+    if error is None:
+        settle()  # what is still under way, and nobody has waited for
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -92,6 +92,8 @@ def record(name: str, payload_bytes: int, group: dist.ProcessGroup | None = None
     """
     if name not in NAMES:
         raise ValueError(f"found {name!r}, expected one of {NAMES}")
+    if getattr(_thread, "is_seen", False):  # on its way here it passed the dispatcher
+        return
     for counter in _active():
         counter.add(name, payload_bytes, (group or dist.group.WORLD).group_name)
 
@@ -119,6 +121,16 @@ def _active() -> list["_Counter"]:
     if not hasattr(_thread, "counters"):
         _thread.counters = []
     return _thread.counters
+
+
+@contextmanager
+def _seen() -> Iterator[None]:
+    """While this lasts, a group that is written in Python has nothing to tell this thread."""
+    before, _thread.is_seen = getattr(_thread, "is_seen", False), True
+    try:
+        yield
+    finally:
+        _thread.is_seen = before
 
 
 class _Counter:
@@ -162,9 +174,11 @@ class _Watch(TorchDispatchMode):
         self._counter = counter
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        result = operator(*args, **(kwargs or {}))
-        if operator.namespace in ("c10d", "_c10d_functional"):
-            self._add(operator, args, result)
+        if operator.namespace not in ("c10d", "_c10d_functional"):
+            return operator(*args, **(kwargs or {}))
+        with _seen():
+            result = operator(*args, **(kwargs or {}))
+        self._add(operator, args, result)
         return result
 
     def _add(self, operator: Any, args: tuple, result: Any) -> None:

@@ -1,9 +1,14 @@
 """The emulated link under real processes: real values, at the time that the model says."""
 
+import os
+import socket
 import statistics
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -149,7 +154,7 @@ def early(repeat: int) -> list[dict]:
 
     def too_soon(self, entry, operation):
         fix(self, entry, operation)
-        entry["due"] -= 0.1 * operation.cost_s
+        entry["due"] -= 0.1 * entry["cost"]
 
     Schedule._fix = too_soon
     return lateness(repeat)
@@ -441,3 +446,121 @@ def test_a_world_of_one_and_nothing_left_behind():
     assert found == {
         "device": "cpu", "quick": True, "all complete": True, "threads": [], "groups": [],
     }  # fmt: skip
+
+
+def run_as_a_script(text: str, tmp_path: Path, world_size: int = 2) -> list[tuple[int, str]]:
+    """(exit code, stderr) of each rank, as plain processes: they end as a reader's script does."""
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    shared |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script],
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world_size)
+    ]
+    return [(p.returncode, err) for p in processes for err in [p.communicate(timeout=60)[1]]]
+
+
+ENDS_AT_ONCE = """
+import torch, torch.distributed as dist
+from helpers import collectives, shared_memory
+from helpers.link import Link
+from helpers.process_group import process_group
+with process_group(backend=Link(5e-3, 1.0), timeout_s=20):
+    x = torch.ones(1000)
+    for _ in range(3):
+        dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True)
+    collectives.all_reduce(torch.ones(10), async_op=True)
+    shared_memory.all_reduce(torch.ones(10), async_op=True).wait()
+    {end}
+"""
+
+
+@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("raise ValueError('mine')", 1)])
+def test_a_script_ends_with_its_own_exit_code(end, code, tmp_path):
+    for found, error in run_as_a_script(ENDS_AT_ONCE.format(end=end), tmp_path):
+        assert found == code, error
+        assert "terminate called" not in error
+
+
+def opened_again() -> list[tuple[float, float]]:
+    """Two default groups on one opened link; the first leaves an operation without its match."""
+    with opened(Link(0.2, 1e3)) as backend:
+        rank, store = int(os.environ["RANK"]), _store()
+        for number in range(2):
+            dist.init_process_group(
+                backend, store=dist.PrefixStore(str(number), store), rank=rank, world_size=2,
+                timeout=timedelta(seconds=5 - 4 * (number == 0)),
+            )  # fmt: skip
+            if number == 0 and rank == 0:
+                with pytest.raises(RuntimeError):
+                    dist.all_reduce(torch.ones(1))
+            elif number == 1:
+                dist.all_reduce(torch.ones(1))
+            else:
+                time.sleep(1.2)
+            dist.destroy_process_group()
+        return [(c.ready_s, c.due_s) for c in completions()]
+
+
+def _store() -> dist.Store:
+    return next(dist.rendezvous("env://", timeout=timedelta(seconds=20)))[0]
+
+
+def test_what_one_group_left_unmatched_does_not_shorten_the_next():
+    for times in launch.run_function(opened_again, nproc_per_node=2):
+        [(ready_s, due_s)] = times
+        assert due_s - ready_s == pytest.approx(0.4)
+
+
+def odd_calls() -> dict[str, object]:
+    """Sizes that differ between the ends, explicit timeouts, functional operators."""
+    from torch.distributed import _functional_collectives as functional
+
+    link, found = Link(10e-3, 0.01), {}
+    with process_group(backend=link, timeout_s=20) as ranks:
+        for late in range(2):
+            dist.barrier()
+            time.sleep(0.1 * (ranks.rank == late))
+            if ranks.rank == 0:
+                dist.send(torch.ones(10), 1)
+            else:
+                dist.recv(torch.ones(100_000), 0)
+        prices = [c.due_s - c.ready_s for c in completions() if c.name in ("send", "recv")]
+        found["the sender's size"] = prices == pytest.approx([link.message_s(40)] * 2)
+
+        pending = dist.all_reduce(torch.ones(10_000), async_op=True)
+        found["no error yet"] = pending.exception() is None
+        slow = Link(1.0, 1.0).message_s(0)
+        start_s = time.monotonic()
+        with pytest.raises(RuntimeError, match=r"not complete after 0.01 s"):
+            pending.wait(timedelta(seconds=0.01))
+        found["soon"] = time.monotonic() - start_s < 0.05 < slow
+        pending.wait()
+
+        x = torch.arange(4.0)
+        with count_traffic() as traffic:
+            total = functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+        found["functional"] = torch.equal(total, 2 * x)
+        found["counted once"] = traffic.collectives == {"all_reduce": 1}
+        found["bytes"] = traffic.payload_bytes == x.nbytes
+        every = functional.all_gather_tensor(x, 0, dist.group.WORLD)
+        found["all_gather"] = torch.equal(functional.wait_tensor(every), x.repeat(2))
+        shard = functional.reduce_scatter_tensor(x, "sum", 0, dist.group.WORLD)
+        expected = 2 * x.chunk(2)[ranks.rank]
+        found["reduce_scatter"] = torch.equal(functional.wait_tensor(shard), expected)
+    return found
+
+
+def test_odd_calls():
+    for found in launch.run_function(odd_calls, nproc_per_node=2):
+        assert all(found.values()), found

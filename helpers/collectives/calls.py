@@ -72,8 +72,8 @@ def opened(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def flat_of(tensor: Tensor) -> Tensor:
-    """Return the elements as one contiguous row: a view where the tensor is contiguous."""
-    return tensor.detach().contiguous().view(-1)
+    """Return the elements as one contiguous row: a view where the tensor's memory is that."""
+    return tensor.detach().resolve_neg().contiguous().view(-1)
 
 
 def write_back(flat: Tensor, tensor: Tensor) -> None:

@@ -47,7 +47,8 @@ def all_reduce(
     in flight; each draws a tag, in the order of calls, which must be the same on all ranks.
     `check`: True has the ranks compare algorithm, shape and dtype first, at the price of a small
     all_gather, and raises ValueError on every rank where they differ. Without it different
-    lengths end in ConnectionError after the group's timeout, or in wrong sums.
+    lengths end in ConnectionError after the group's timeout, in wrong sums, or, where more comes
+    than there is room for, with gloo ending the process (SIGABRT).
 
     Raises ValueError, naming what was found and expected: a tensor that is sparse, expanded,
     bool, complex, on another device (meta), or requires grad while gradients are recorded.

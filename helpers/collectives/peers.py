@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch import Tensor
 
-#: Tags below are the reader's; gloo takes 31 bits.
-FIRST_TAG, NUM_TAGS = 1 << 20, 1 << 30
+#: Tags below are the reader's. So many calls may be in flight; then the numbers come again.
+FIRST_TAG, NUM_TAGS = 1 << 20, 1 << 12
 
 _num_calls: weakref.WeakKeyDictionary[dist.ProcessGroup, Iterator[int]]
 _num_calls = weakref.WeakKeyDictionary()

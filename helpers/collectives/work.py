@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from helpers import background
 from helpers.traffic import carried
 
 
@@ -73,7 +74,8 @@ def start(steps: Callable[[], None], tensor: Tensor) -> CollectiveWork:
     """
     work = CollectiveWork(tensor)
     if not tensor.is_cuda:
-        threading.Thread(target=carried(work.run), args=(steps,), daemon=True).start()
+        run = carried(work.run)
+        background.start(lambda: run(steps), "collective by hand")
         return work
     stream = _stream(tensor.device)
     stream.wait_stream(torch.cuda.current_stream(tensor.device))

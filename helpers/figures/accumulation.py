@@ -174,7 +174,8 @@ def training_curves(curves: Mapping[str, Sequence[float]], points: str) -> Drawi
     top = 1.05 * max(max(curve) for curve in curves.values())
     last = max(len(curve) for curve in curves.values())
     height = 0.0
-    for end, name, colour in sorted(labels):
+    # Ends that differ by rounding alone are ties, which the order of the names decides.
+    for end, name, colour in sorted(labels, key=lambda label: (round(label[0], 6), label[1])):
         height = max(end, height)  # labels of curves that end together are stacked
         label_line(axes, last, height, name, colour)
         height += 0.08 * top

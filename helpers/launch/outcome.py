@@ -9,7 +9,10 @@ from typing import Any
 from helpers.launch.frames import Frame, is_torch, own_place, read_stack
 from helpers.launch.job import RankFiles, read_json
 
-_LOST_PEER = re.compile(r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited|NCCL")
+_LOST_PEER = re.compile(
+    r"[Cc]onnection (closed|reset)|[Bb]roken pipe|remote process exited|NCCL|has gone|has it ended"
+)
+_CARRIERS = re.compile(r"\bhelpers[/\\](link|collectives|shared_memory)[/\\]")  # beside torch
 _BUILD_PATH = re.compile(r"^\[/[^\]]*\] ")  # where gloo was compiled
 _WAITED = re.compile(r"[Tt]imed? ?out")
 
@@ -17,7 +20,8 @@ _WAITED = re.compile(r"[Tt]imed? ?out")
 def is_lost_peer(error: dict) -> bool:
     """Whether an error, as `account.describe` gives it, only says that another rank went away."""
     innermost = error["frames"][-1][0] if error["frames"] else ""
-    return is_torch(innermost) and bool(_LOST_PEER.search(error["message"]))
+    is_carrier = is_torch(innermost) or bool(_CARRIERS.search(innermost))
+    return is_carrier and bool(_LOST_PEER.search(error["message"]))
 
 
 @dataclass(frozen=True)

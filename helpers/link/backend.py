@@ -31,11 +31,12 @@ def opened(link: Link) -> Iterator[str]:
     job = _job = Job(link)
     try:
         yield NAME
+    except BaseException:
+        job.close(limit_s=0.0)  # an error is told at once, before the others have lost this rank
+        raise
     finally:
         _job = None
-        job.crew.dismiss()
-        if job.schedule is not None:
-            job.schedule.close()
+        job.close()
 
 
 def link_of(group: dist.ProcessGroup | None = None) -> Link | None:
@@ -49,23 +50,26 @@ def _create(options: object, _backend_options: object) -> LinkGroup:
     if _job is None:
         raise RuntimeError("no link is open: use process_group(backend=Link(...))")
     store, rank, size = options.store, options.group_rank, options.group_size
-    ranks = list(options.global_ranks_in_group) or list(range(size))
-    if _job.schedule is None:  # the default group comes first
-        _job.schedule = _shared_schedule(store, rank, size, _job.link)
+    ranks = list(options.global_ranks_in_group)
+    if not ranks:  # the default group: what an earlier one has left unfinished is forgotten
+        ranks = list(range(size))
+        _job.close()
+        _job.num_worlds += 1
+        _job.schedule = _shared_schedule(store, rank, size, _job)
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout=options.timeout)
     timeout_s = options.timeout.total_seconds()
     return LinkGroup(_job, options.group_id, rank, ranks, gloo, timeout_s)
 
 
-def _shared_schedule(store: dist.Store, rank: int, world_size: int, link: Link) -> Schedule:
+def _shared_schedule(store: dist.Store, rank: int, world_size: int, job: Job) -> Schedule:
     """Rank 0 makes the memory of the schedule; the others learn its address from the store."""
-    num_bytes = Schedule.num_bytes(world_size)
+    num_bytes, name = Schedule.num_bytes(world_size), f"schedule {job.num_worlds}"
     if rank == 0:
         memory = host_memory.share(num_bytes)
-        store.set("link", repr(link))
-        store.set("schedule", memory.address)
+        store.set("link", repr(job.link))
+        store.set(name, memory.address)
         return Schedule(memory, world_size)
     expected = store.get("link").decode()
-    if repr(link) != expected:
-        raise ValueError(f"rank {rank} found {link!r}, expected rank 0's {expected}")
-    return Schedule(host_memory.attach(store.get("schedule").decode(), num_bytes), world_size)
+    if repr(job.link) != expected:
+        raise ValueError(f"rank {rank} found {job.link!r}, expected rank 0's {expected}")
+    return Schedule(host_memory.attach(store.get(name).decode(), num_bytes), world_size)

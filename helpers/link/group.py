@@ -4,19 +4,21 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from helpers import traffic
+from helpers.background import GRACE_S
 from helpers.link import record
 from helpers.link.model import Link
 from helpers.link.schedule import Operation, Schedule
 from helpers.link.work import Crew, LinkWork, sleep_until
 
 NAME = "emulated"
+ABORT_S = 1.0  # what is broken off needs no longer to notice
 
 
 @dataclass
@@ -26,6 +28,18 @@ class Job:
     link: Link
     schedule: Schedule | None = None
     crew: Crew = field(default_factory=Crew)
+    gloos: list[Any] = field(default_factory=list)
+    num_worlds: int = 0
+
+    def close(self, limit_s: float = GRACE_S) -> None:
+        """Let what is under way be completed, for so long; break off the rest; free the memory."""
+        if not self.crew.dismiss(limit_s):
+            for gloo in self.gloos:
+                gloo.abort()
+        if self.schedule is not None:
+            self.schedule.close()
+        self.crew.dismiss(ABORT_S)
+        self.schedule, self.crew, self.gloos = None, Crew(), []
 
 
 class LinkGroup(dist.ProcessGroup):
@@ -41,7 +55,9 @@ class LinkGroup(dist.ProcessGroup):
         super().__init__(rank, len(ranks))
         self._name = name
         self.link = job.link
-        self._job, self._ranks, self._gloo, self._timeout_s = job, ranks, gloo, timeout_s
+        self._schedule, self._crew = job.schedule, job.crew
+        job.gloos.append(gloo)
+        self._ranks, self._gloo, self._timeout_s = ranks, gloo, timeout_s
         self._num_collectives = itertools.count()
         self._num_messages: Counter[tuple[int, int, int]] = Counter()
 
@@ -56,7 +72,7 @@ class LinkGroup(dist.ProcessGroup):
         return self._name
 
     def shutdown(self) -> None:
-        """Close the connections; torch calls this when the group is destroyed."""
+        """Take no more calls; torch calls this when the group is destroyed."""
         self._gloo = None
 
     def abort(self) -> None:
@@ -72,7 +88,8 @@ class LinkGroup(dist.ProcessGroup):
         posted_s = time.monotonic()
         real = self._gloo.recv(tensors, src, tag)
         message = self._message(src, self.rank(), tag, num_bytes(tensors))
-        return self._start("recv", tensors, real, message, posted_s)
+        # Its room may be larger than what is sent: the sender alone knows the price.
+        return self._start("recv", tensors, real, replace(message, cost_s=0.0), posted_s)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> LinkWork:
         raise NotImplementedError(
@@ -101,9 +118,9 @@ class LinkGroup(dist.ProcessGroup):
     ) -> LinkWork:
         """Post the operation, and return the Work that a thread will complete."""
         traffic.record(name, operation.size_bytes, self)
-        row = self._job.schedule.arrive(operation, posted_s)
+        row = self._schedule.arrive(operation, posted_s)
         work = LinkWork(result, self._timeout_s)
-        self._job.crew.start(lambda: self._watch(work, name, real, operation, row, posted_s))
+        self._crew.start(lambda: self._watch(work, name, real, operation, row, posted_s))
         return work
 
     def _watch(
@@ -112,7 +129,7 @@ class LinkGroup(dist.ProcessGroup):
     ) -> None:  # fmt: skip
         try:
             real.wait()
-            start_s, due_s = self._job.schedule.due(row, operation, self._timeout_s)
+            start_s, due_s = self._schedule.due(row, operation, self._timeout_s)
         except Exception as error:
             work.fail(error)
             return
@@ -150,9 +167,30 @@ def _n_outputs(outputs: Any, _inputs: Any, n: int) -> int:
     return n * num_bytes(outputs)
 
 
+class _Together:
+    """Several real operations that are one for the link."""
+
+    def __init__(self, works: list[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+
+def _each(gloo_name: str) -> Callable:
+    """What gloo has for one pair of tensors, for lists of them."""
+
+    def start(gloo: Any, outputs: list[Tensor], inputs: list[Tensor], *options: Any) -> _Together:
+        pairs = zip(outputs, inputs, strict=True)
+        return _Together([getattr(gloo, gloo_name)(*pair, *options) for pair in pairs])
+
+    return start
+
+
 #: Method of ProcessGroup -> (collective, the bytes that it is priced by, gloo's method).
 #: What a rank knows must give all ranks the same price: the root's list is not on every rank.
-COLLECTIVES: dict[str, tuple[str, Callable[[Any, Any, int], int], str]] = {
+COLLECTIVES: dict[str, tuple[str, Callable[[Any, Any, int], int], str | Callable]] = {
     "allreduce": ("all_reduce", _all, "allreduce"),
     "allreduce_coalesced": ("all_reduce", _all, "allreduce_coalesced"),
     "broadcast": ("broadcast", _all, "broadcast"),
@@ -164,18 +202,31 @@ COLLECTIVES: dict[str, tuple[str, Callable[[Any, Any, int], int], str]] = {
     "reduce_scatter": ("reduce_scatter", _n_outputs, "reduce_scatter"),
     "reduce_scatter_single": ("reduce_scatter", _n_outputs, "_reduce_scatter_base"),
     "_reduce_scatter_base": ("reduce_scatter", _n_outputs, "_reduce_scatter_base"),
+    "allgather_into_tensor_coalesced": ("all_gather", _n_inputs, _each("_allgather_base")),
+    "all_gather_single_coalesced": ("all_gather", _n_inputs, _each("_allgather_base")),
+    "reduce_scatter_tensor_coalesced": (
+        "reduce_scatter", _n_outputs, _each("_reduce_scatter_base"),
+    ),
+    "reduce_scatter_single_coalesced": (
+        "reduce_scatter", _n_outputs, _each("_reduce_scatter_base"),
+    ),
     "gather": ("gather", _n_inputs, "gather"),
     "scatter": ("scatter", _n_outputs, "scatter"),
     "alltoall": ("all_to_all", _all_inputs, "alltoall"),
     "all_to_all_single": ("all_to_all", _all_inputs, "alltoall_base"),
     "alltoall_base": ("all_to_all", _all_inputs, "alltoall_base"),
-}
+}  # fmt: skip
 
 
-def _method(name: str, size: Callable[[Any, Any, int], int], gloo_name: str) -> Callable:
+def _method(
+    name: str, size: Callable[[Any, Any, int], int], of_gloo: str | Callable
+) -> Callable[..., LinkWork]:
     def collective(self: LinkGroup, tensors: Any, *arguments: Any, **options: Any) -> LinkWork:
         posted_s = time.monotonic()
-        real = getattr(self._gloo, gloo_name)(tensors, *arguments, **options)
+        if isinstance(of_gloo, str):
+            real = getattr(self._gloo, of_gloo)(tensors, *arguments, **options)
+        else:
+            real = of_gloo(self._gloo, tensors, *arguments, **options)
         size_bytes = size(tensors, arguments[0] if arguments else None, self.size())
         operation = self._collective(name, size_bytes)
         result = [tensors] if isinstance(tensors, Tensor) else tensors

@@ -10,7 +10,7 @@ from helpers import host_memory
 
 #: Operations in flight at most, over all ranks; a job of the book has some hundreds.
 ROWS = 4096
-_ROW = np.dtype([("arrived", "i8"), ("read", "i8"), ("start", "f8"), ("due", "f8")])
+_ROW = np.dtype([("arrived", "i8"), ("read", "i8"), ("cost", "f8"), ("start", "f8"), ("due", "f8")])
 POLL_S = 1e-4
 
 
@@ -18,7 +18,8 @@ POLL_S = 1e-4
 class Operation:
     """What all its ranks say alike of one operation: its name, its ranks, its price and size.
 
-    `ports_out`, `ports_in`: global ranks whose ports it holds; `ends` so many post it.
+    `ports_out`, `ports_in`: global ranks whose ports it holds; `ends` so many post it. Where they
+    name several prices, the highest holds.
     """
 
     key: str
@@ -55,6 +56,7 @@ class Schedule:
             entry = self._rows[row]
             entry["arrived"] += 1
             entry["start"] = max(entry["start"], posted_s)
+            entry["cost"] = max(entry["cost"], operation.cost_s)
             if entry["arrived"] == operation.ends:
                 self._fix(entry, operation)
         return row
@@ -67,6 +69,8 @@ class Schedule:
         entry = self._rows[row]
         give_up_s = time.monotonic() + timeout_s
         while entry["due"] == 0:
+            if self._memory.buffer is None:
+                raise RuntimeError(f"{operation.key}: the link was closed before it was complete")
             if time.monotonic() > give_up_s:
                 raise TimeoutError(
                     f"{operation.key}: {entry['arrived']} of {operation.ends} ranks have posted it"
@@ -98,7 +102,7 @@ class Schedule:
         out, into = list(operation.ports_out), list(operation.ports_in)
         busy_s = max(self._out[out].max(initial=0.0), self._in[into].max(initial=0.0))
         entry["start"] = max(entry["start"], busy_s)
-        due_s = entry["start"] + operation.cost_s
+        due_s = entry["start"] + entry["cost"]
         self._out[out] = self._in[into] = due_s
         entry["due"] = due_s
 

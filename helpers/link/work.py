@@ -1,5 +1,6 @@
 """A Work that completes when its link would have, and the threads that wait for it."""
 
+import math
 import queue
 import threading
 import time
@@ -9,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-GRACE_S = 5.0
+from helpers.background import GRACE_S, busy
 
 
 class LinkWork(dist.Work):
@@ -24,13 +25,20 @@ class LinkWork(dist.Work):
         self._due_s: float | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return True once the operation is complete; raise what went wrong with it."""
+        """Return True once the operation is complete; raise what went wrong with it.
+
+        `timeout`: of this call; 0 leaves it to the group's own, which is how long one waits for
+        other ranks, not for the link. Raises RuntimeError where it passes.
+        """
+        give_up_s = time.monotonic() + (timeout.total_seconds() or math.inf)
         # The group's own timeout ends the watching thread first, with an error that says more.
-        seconds = timeout.total_seconds() or self._timeout_s + GRACE_S
-        if not self._is_known.wait(seconds):
-            raise RuntimeError(f"the operation did not complete within {seconds:g} s")
-        if self._due_s is not None:
-            sleep_until(self._due_s)  # here, because a thread that is woken up is woken up late
+        is_known = self._is_known.wait(timeout.total_seconds() or self._timeout_s + GRACE_S)
+        if is_known and self._due_s is not None:
+            # Slept here, because a thread that is woken up by another one is woken up late.
+            sleep_until(min(self._due_s, give_up_s))
+        if not is_known or (self._due_s or 0.0) > give_up_s:
+            seconds = timeout.total_seconds() or self._timeout_s + GRACE_S
+            raise RuntimeError(f"the operation is not complete after {seconds:g} s")
         self._future.wait()
         return True
 
@@ -38,13 +46,14 @@ class LinkWork(dist.Work):
         return self._future.done()
 
     def is_success(self) -> bool:
-        return self._future.done() and self.exception() is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        try:
-            self._future.value()
-        except Exception as error:
-            return error
+        if self.is_completed():
+            try:
+                self._future.value()
+            except Exception as error:
+                return error
         return None
 
     def synchronize(self) -> None:
@@ -77,24 +86,35 @@ class Crew:
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
-        self._count = 0
+        self._threads: list[threading.Thread] = []
 
     def start(self, task: Callable[[], None]) -> None:
         """Run `task` in a thread of its own, an idle one if there is one."""
         if not self._idle.acquire(blocking=False):
-            self._count += 1
-            threading.Thread(target=self._work, name="emulated link", daemon=True).start()
+            self._threads.append(
+                threading.Thread(target=self._work, name="emulated link", daemon=True)
+            )
+            self._threads[-1].start()
         self._tasks.put(task)
 
-    def dismiss(self) -> None:
-        """Let every thread end once what it watches is complete."""
-        for _ in range(self._count):
+    def dismiss(self, limit_s: float) -> bool:
+        """Let each thread end once what it watches is complete; return whether all have, in time.
+
+        May be called again, to wait for longer.
+        """
+        for _ in self._threads:
             self._tasks.put(None)
-        self._count = 0
+        give_up_s = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(max(0.0, give_up_s - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        return not self._threads
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            task()
+            with busy():
+                task()
+            del task  # it holds tensors
             self._idle.release()
 
 

@@ -45,7 +45,16 @@ def all_reduce(
     """
     group = opened(group)
     _check(tensor)
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s: found {timeout_s!r}, expected seconds, more than 0")
+    work = _start(tensor, group, async_op, timeout_s)
     traffic.record("all_reduce", tensor.numel() * tensor.element_size(), group)
+    return work
+
+
+def _start(
+    tensor: Tensor, group: dist.ProcessGroup, async_op: bool, timeout_s: float
+) -> dist.Work | None:
     if dist.get_world_size(group) == 1:
         return completed(tensor) if async_op else None
     channel = _channel(group, timeout_s)
@@ -57,6 +66,8 @@ def all_reduce(
 
 
 def _check(tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"found {type(tensor).__name__}, expected a tensor")
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         found = tensor.device if tensor.device.type != "cpu" else tensor.layout
         raise ValueError(f"found a tensor on {found}, expected a dense one on the CPU")

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from torch import Tensor
 
+from helpers.background import busy
 from helpers.collectives.work import CollectiveWork
 
 
@@ -80,6 +81,6 @@ class Line:
 
     def _serve(self) -> None:
         while (task := self._tasks.get()) is not None:
-            with self._busy:
+            with self._busy, busy():
                 task()
             del task  # it holds a tensor
