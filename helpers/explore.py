@@ -45,18 +45,20 @@ class Explore(widgets.VBox):
     """What `explore` returns: sliders over drawn frames. Local.
 
     labels: option -> the text of each of its values; frames: one SVG a state, last option
-    fastest; alts: what each shows; at: the value of each slider that is shown first.
+    fastest; alts: what each shows; at: the value of each slider that is shown first; words:
+    option -> what its slider is called.
     """
 
     def __init__(
-        self, labels: dict[str, list[str]], frames: list[str], alts: list[str], at: list[int]
-    ):
-        self.labels, self.frames, self.alts, self.at = labels, frames, alts, at
+        self, labels: dict[str, list[str]], frames: list[str], alts: list[str], at: list[int],
+        words: dict[str, str],
+    ):  # fmt: skip
+        self.labels, self.frames, self.alts, self.at, self.words = labels, frames, alts, at, words
         self.sliders = [
             widgets.SelectionSlider(
                 options=[(text, index) for index, text in enumerate(texts)],
                 index=first,
-                description=_words(name),
+                description=words[name],
                 style={"description_width": "initial"},
                 continuous_update=True,
             )
@@ -87,7 +89,7 @@ class Explore(widgets.VBox):
         data = json.dumps({"labels": list(self.labels.values()), "frames": self.frames})
         name = "explore-" + hashlib.sha256(data.encode()).hexdigest()[:10]
         rows = "".join(
-            self._row(f"{name}-{index}", option, texts, self.at[index])
+            self._row(f"{name}-{index}", self.words[option], texts, self.at[index])
             for index, (option, texts) in enumerate(self.labels.items())
         )
         place = 0
@@ -110,9 +112,9 @@ class Explore(widgets.VBox):
         )
 
     @staticmethod
-    def _row(name: str, option: str, texts: list[str], at: int) -> str:
+    def _row(name: str, words: str, texts: list[str], at: int) -> str:
         return (
-            f'<div style="{_ROW}"><label for="{name}">{escape(_words(option))}</label>'
+            f'<div style="{_ROW}"><label for="{name}">{escape(words)}</label>'
             f'<input id="{name}" type="range" min="0" max="{len(texts) - 1}" value="{at}"'
             f' autocomplete="off" disabled aria-valuetext="{escape(texts[at])}" style="{_SLIDER}">'
             f'<output for="{name}" aria-live="off" style="min-width:4ch">{escape(texts[at])}'
@@ -121,17 +123,19 @@ class Explore(widgets.VBox):
 
 
 def explore(
-    draw: Callable[..., Drawing], /, start: dict | None = None, **options: Iterable
-) -> Explore:
+    draw: Callable[..., Drawing], /, start: dict | None = None, labels: dict | None = None,
+    **options: Iterable,
+) -> Explore:  # fmt: skip
     """`draw` on one slider an option: every state is drawn now, and shown by moving sliders. Local.
 
     draw(**{option: value}) returns a finished figure; options name draw's arguments, each with the
     values of its slider, in their order. start: {option: value} shown at first, otherwise each
-    option's first value; choose one that is worth seeing alone, as on paper.
+    option's first value; choose one that is worth seeing alone, as on paper. labels: {option:
+    what its slider is called}, such as a unit ("latency in µs"), otherwise the option's own words.
     The frames weigh at most 400 kB together. Deterministic: equal frames give equal HTML.
     TypeError: an option that draw does not take, or that is not a list of values; a draw that
-    returns no figure. ValueError: no option, an empty one, equal labels, a start that no slider
-    has, frames too heavy.
+    returns no figure. ValueError: no option, an empty one, equal labels, a start or a label
+    that no slider has, frames too heavy.
     """
     values = {name: _values(name, option) for name, option in options.items()}
     if not values:
@@ -140,12 +144,13 @@ def explore(
         inspect.signature(draw).bind(**{name: each[0] for name, each in values.items()})
     except TypeError as error:
         raise TypeError(f"explore: the options do not fit draw: {error}") from None
-    labels = {name: _labels(name, each) for name, each in values.items()}
+    texts = {name: _labels(name, each) for name, each in values.items()}
+    words = _called(labels or {}, values)
     at = _places(start or {}, values)
     states = math.prod(len(each) for each in values.values())
     frames, alts, size = [], [], 0
     for state in itertools.product(*values.values()):
-        frame, alt = _frame(draw, dict(zip(values, state, strict=True)))
+        frame, alt = _frame(draw, dict(zip(values, state, strict=True)), words)
         frames.append(frame)
         alts.append(alt)
         size += len(frame.encode())
@@ -154,11 +159,13 @@ def explore(
                 f"explore: found {size} bytes in {len(frames)} of {states} states, expected at "
                 f"most {MAX_BYTES} in all; draw less in a frame or offer fewer values"
             )
-    return Explore(labels, frames, alts, at)
+    return Explore(texts, frames, alts, at, words)
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+def _called(labels: dict[str, str], values: dict[str, list]) -> dict[str, str]:
+    if set(labels) - set(values):
+        raise ValueError(f"explore: labels found {list(labels)}, expected some of {list(values)}")
+    return {name: labels.get(name, name.replace("_", " ")) for name in values}
 
 
 def _values(name: str, option: Iterable) -> list:
@@ -186,8 +193,8 @@ def _places(start: dict, values: dict[str, list]) -> list[int]:
     return [each.index(start[name]) if name in start else 0 for name, each in values.items()]
 
 
-def _frame(draw: Callable[..., Drawing], state: dict) -> tuple[str, str]:
+def _frame(draw: Callable[..., Drawing], state: dict, words: dict[str, str]) -> tuple[str, str]:
     figure = draw(**state)
     shows = getattr(figure, "shows", "") or getattr(draw, "__name__", "figure")
-    alt = f"{shows} ({', '.join(f'{_words(name)} {value}' for name, value in state.items())})"
+    alt = f"{shows} ({', '.join(f'{words[name]} {value}' for name, value in state.items())})"
     return to_svg(figure, alt), alt

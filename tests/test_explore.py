@@ -83,6 +83,16 @@ def test_each_slider_has_a_label_a_value_in_words_and_an_output():
     assert ">batch size</label>" in html
 
 
+def test_a_slider_may_be_called_by_a_label_with_a_unit():
+    exploration = explore(bars, k=[1, 2], batch_size=[8], labels={"batch_size": "batch in samples"})
+    html = exploration.html()
+    assert ">batch in samples</label>" in html
+    assert ">k</label>" in html
+    assert "batch size" not in html
+    assert "(k 1, batch in samples 8). Sliders" in html
+    assert [slider.description for slider in exploration.sliders] == ["k", "batch in samples"]
+
+
 def test_script_cannot_be_ended_by_a_frame():
     html = explore(bars, k=[1]).html()
     assert html.count("</script>") == 2
@@ -109,6 +119,7 @@ def test_live_widget_links_each_slider_to_its_stack():
         ({"k": [1, 1.0]}, ValueError, "equal labels"),
         ({"size": [1]}, TypeError, "do not fit draw"),
         ({"k": [1], "start": {"k": 2}}, ValueError, "start found k=2"),
+        ({"k": [1], "labels": {"n": "k"}}, ValueError, r"labels found \['n'\], expected some of"),
         ({"batch_size": [1]}, TypeError, "do not fit draw: missing.*'k'"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.ticker import NullLocator
+
 from helpers.figures.style import (
     INK,
     MEASUREMENT,
@@ -46,10 +48,12 @@ def message_time(
     where = {"xytext": (-5, 0), "ha": "right", "va": "top"}
     label_line(axes, half, max(line_us), "latency × bandwidth", BANDWIDTH, **where)
     name = "latency + size / bandwidth"
-    label_line(axes, sizes[0], line_us[-1] / 1.6, name, PREDICTION, xytext=(0, 0))
-    axes.set_xscale("log")
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
+    label_line(axes, sizes[0], line_us[0], name, PREDICTION, xytext=(0, -8), va="top")
+    axes.set(xscale="log", yscale="log", ylim=(0.7 * line_us[0], None))
+    latency_us = 1e6 * link.real_s(link.latency_s)
+    ticks = (latency_us, 2 * latency_us, line_us[-1])  # an empty message, twice that, the largest
+    axes.set_yticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set(xlabel="size (bytes)", ylabel="one message (µs of the real link)")
     figure.shows += f": {len(every)} sizes, {count} runs of each fitted size"
     return figure
@@ -68,18 +72,22 @@ def _points(
 
 @styled()
 def cases(
-    predicted: Mapping[str, float], measured: Mapping[str, Sequence[float]], unit: str
+    predicted: Mapping[str, float],
+    measured_s: Mapping[str, Sequence[float]],
+    unit_s: float,
+    unit: str,
 ) -> Drawing:
     """Return a row a case: a predicted bar's end as a line, measured runs as points. Local.
 
-    `predicted`, `measured`: case -> its time, and those of its runs, both in `unit`.
+    `predicted`: case -> its time, in `unit`, which is `unit_s` seconds. `measured_s`: case -> the
+    seconds of its runs.
     """
     figure = drawing(5, 0.7 + 0.36 * len(predicted), f"Predicted and measured: {unit}")
     axes = figure.axes[0]
     for row, (name, expected) in enumerate(predicted.items()):
         axes.plot([0, expected], [row, row], color=PREDICTION, linewidth=1)
         axes.plot([expected] * 2, [row - 0.32, row + 0.32], color=PREDICTION, linewidth=2.4)
-        found = list(measured[name])
+        found = [seconds / unit_s for seconds in measured_s[name]]
         axes.plot(found, [row] * len(found), "o", color=MEASUREMENT, markersize=4)
     axes.set_yticks(range(len(predicted)), list(predicted))
     axes.set(xlabel=unit, ylim=(len(predicted) - 0.4, -0.6))
