@@ -4,6 +4,7 @@ import notebook_cells
 import pytest
 import torch
 import torch.distributed as dist
+from exercise_mutants import chapter_08
 
 from helpers import collectives, cost_model
 from helpers.figures.all_reduce import holdings, schedule
@@ -80,6 +81,77 @@ def test_the_small_ring_has_the_bits_of_the_helpers(chapter):
     assert all(equal and torch.equal(mine, found[0][1]) for equal, mine in found)
 
 
+def test_the_doubling_on_the_page_sums_as_the_helpers_does():
+    """The block of code in the text, for a power of two."""
+    cells = notebook_cells.read(notebook_cells.chapter("08")).cells
+    (text,) = [c.source for c in cells if "```python\nfor d in distances" in c.source]
+    block = text.split("```python\n")[1].split("```")[0]
+
+    def sums():
+        with process_group(timeout_s=10) as ranks:
+            mine = torch.rand(1001, generator=torch.manual_seed(ranks.rank))
+            theirs = mine.clone()
+            names = {"dist": dist, "rank": ranks.rank, "distances": [1, 2]}
+            names |= {"tensor": mine, "part": torch.empty_like(mine)}
+            exec(block, names)  # the page's own text
+            collectives.all_reduce_doubling(theirs)
+            dist.barrier()
+            return torch.equal(mine, theirs)
+
+    assert all(run_function(sums, nproc_per_node=4))
+
+
+@pytest.mark.parametrize(("world_size", "agree"), [(2, True), (3, False)])
+def test_a_ring_of_whole_tensors_leaves_other_bits_on_each_rank(world_size, agree):
+    passes_whole_tensors = chapter_08.passes_whole_tensors
+
+    def sums():
+        with process_group(timeout_s=10) as ranks:
+            tensor = torch.rand(1000, generator=torch.manual_seed(ranks.rank))
+            passes_whole_tensors(tensor)
+            dist.barrier()
+            return tensor
+
+    first, *others = run_function(sums, nproc_per_node=world_size)
+    assert all(torch.equal(first, each) == agree for each in others)
+    assert all(torch.allclose(first, each) for each in others)
+
+
+def test_which_ways_agree_bit_for_bit_on_four_ranks():
+    """Tree and doubling add (0 + 1) + (2 + 3), halving-doubling (0 + 2) + (1 + 3)."""
+    names = ("tree", "doubling", "halving_doubling")
+
+    def sums():
+        with process_group(timeout_s=10) as ranks:
+            mine = torch.rand(1000, generator=torch.manual_seed(ranks.rank))
+            found = [mine.clone() for _ in names]
+            for name, tensor in zip(names, found, strict=True):
+                collectives.all_reduce(tensor, algorithm=name)
+            dist.barrier()
+            return mine, found
+
+    by_rank = run_function(sums, nproc_per_node=4)
+    a, b, c, d = (mine for mine, _ in by_rank)
+    tree, doubling, halving_doubling = by_rank[0][1]
+    assert torch.equal(tree, (a + b) + (c + d))
+    assert torch.equal(doubling, tree)
+    assert torch.equal(halving_doubling, (a + c) + (b + d))
+    assert not torch.equal(halving_doubling, tree)
+
+
+def test_six_ranks_fold_two_in():
+    """What the table's note and the solution say of a world that is no power of two."""
+    size = 6 * 4 * 1000
+    for name in ("doubling", "halving_doubling"):
+        six, four = (cost_model.critical_path(name, size, n) for n in (6, 4))
+        assert six.messages == four.messages + 2
+        assert six.sent_bytes == four.sent_bytes + 2 * size
+    assert six.sent_bytes == 3.5 * size
+    assert cost_model.critical_path("ring", size, 6).sent_bytes / size == pytest.approx(
+        1.67, abs=0.01
+    )
+
+
 def test_the_table_of_costs_is_the_cost_models():
     """Messages, and bytes over S, as the page states them for n = 4; 64 stands for any 2^k."""
     size = 64 * 3 * 5 * 1024
@@ -113,6 +185,8 @@ def test_what_the_steppers_are_said_to_show():
     assert [len(each) for each in steps.values()] == [14, 6, 3]
     sent = [sum(t.sender == 0 for step in each for t in step) for each in steps.values()]
     assert sent == [7, 3, 3]
+    for step in steps["tree"][2:4]:  # its top
+        assert len({rank for t in step for rank in (t.sender, t.receiver)}) == 2
     for n in (3, 4):  # after the first half of a ring, chunk c is whole at rank c - 1, only there
         half = holdings("ring", n)[n - 1]
         whole = [(rank, c) for rank in range(n) for c in range(n) if len(half[rank][c]) == n]

@@ -8,6 +8,7 @@ from matplotlib.patches import Rectangle
 from helpers import cost_model
 from helpers.figures import all_reduce, to_svg
 from helpers.figures.all_reduce import Transfer, holdings, schedule
+from helpers.figures.all_reduce.names import apart
 from helpers.link import LINKS
 
 WORLDS = range(1, 9)
@@ -72,7 +73,7 @@ def test_the_ring_shows_every_chunk_of_every_rank(world_size, step):
     whole = sum(len(ranks) == world_size for row in held for ranks in row)
     assert texts.count("sum") == whole
     changed = [box for box in boxes if box.get_linewidth() > 2]
-    assert len(changed) == (world_size if step else 0)
+    assert len(changed) == (world_size if 0 < step <= 2 * world_size - 2 else 0)
 
 
 @pytest.mark.parametrize("algorithm", ["tree", "doubling", "gather_broadcast"])
@@ -97,14 +98,41 @@ def test_what_cannot_be_drawn_is_refused():
 
 def test_predictions_are_lines_and_measurements_points():
     link = LINKS["ethernet_1g"]
-    measured = {"ring": {1_000: (2e-3, 1e-3, 3e-3), 100_000: (2e-2, 1e-2, 3e-2)}}
+    measured = {"ring": {1_000: (2e-3, 3e-3, 0.0), 100_000: (2e-2, 3e-2, 0.0)}}
     figure = all_reduce.seconds_against_size({"slow": link}, 4, {"slow": measured}, 3)
-    line, dots = figure.axes[0].get_lines()[-1], figure.axes[0].get_lines()[0]
+    *_, line, leader = figure.axes[0].get_lines()
+    assert leader.get_ydata()[0] == line.get_ydata()[-1]
     expected = 1e3 * cost_model.all_reduce_s("ring", 100_000, 4, link)
     assert line.get_ydata()[-1] == pytest.approx(expected)
     assert line.get_linestyle() == "-."
+    (dots,) = [each for each in figure.axes[0].get_lines() if each.get_marker() == "^"]
     assert (list(dots.get_ydata()), dots.get_linestyle()) == ([2.0, 20.0], "None")
-    assert "median and range of 3" in figure.axes[0].get_xlabel()
+    assert "fastest and range of 3" in figure.axes[0].get_xlabel()
+
+
+def test_own_costs_are_pale_bars_on_the_predictions():
+    link = LINKS["ethernet_1g"]
+    measured = {"ring": {1_000: (2e-3, 3e-3, 1e-3), 100_000: (2e-2, 3e-2, 2e-3)}}
+    figure = all_reduce.seconds_against_size({"slow": link}, 4, {"slow": measured}, 3)
+    bars = [line for line in figure.axes[0].get_lines() if line.get_alpha()]
+    for bar, (size, (*_, own_s)) in zip(bars, measured["ring"].items(), strict=True):
+        line_s = cost_model.all_reduce_s("ring", size, 4, link)
+        assert list(bar.get_xdata()) == [size, size]
+        assert list(bar.get_ydata()) == pytest.approx([1e3 * line_s, 1e3 * (line_s + own_s)])
+
+
+def test_names_stand_apart_in_the_order_of_their_lines():
+    """Ends that are equal but for rounding are named in the order of the alphabet."""
+    assert apart([0.0, 5.0], 1.0) == [0.0, 5.0]
+    assert apart([0.0, 0.0, 0.1, 5.0], 1.0) == pytest.approx(
+        [-0.9667, 0.0333, 1.0333, 5.0], abs=1e-3
+    )
+    figure = all_reduce.seconds_against_size({"slow": LINKS["ethernet_1g"]}, 2, {}, 0)
+    texts = figure.axes[0].texts
+    names = [text.get_text() for text in texts]
+    assert names == ["doubling", "halving-doubling", "ring", "gather-broadcast", "tree"]
+    heights = [text.xy[1] for text in texts]
+    assert heights == sorted(heights)
 
 
 def stars(measured):
@@ -117,7 +145,7 @@ def stars(measured):
 def points(algorithm, sizes, factor=1.0):
     link = LINKS["ethernet_100g"]
     costs_s = [factor * cost_model.all_reduce_s(algorithm, size, 4, link) for size in sizes]
-    return {size: (cost_s,) * 3 for size, cost_s in zip(sizes, costs_s, strict=True)}
+    return {size: (cost_s, cost_s, 0.0) for size, cost_s in zip(sizes, costs_s, strict=True)}
 
 
 def test_stars_mark_where_the_best_changes_predicted_and_measured():

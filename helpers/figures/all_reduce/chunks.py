@@ -25,7 +25,7 @@ def ring_step(world_size: int, step: int) -> Drawing:
             f"ring_step: found step {step} of {world_size} ranks, expected 0 or more, of 2 or more"
         )
     at = min(step, len(steps))
-    sent = steps[at - 1] if at else []
+    sent = steps[at - 1] if 0 < step <= len(steps) else []
     height = 1.2 + 0.62 * world_size
     figure = drawing(_WIDTH, height, _ring_words(world_size, step, len(steps)), rows=0)
     figure.set_layout_engine("none")  # with fixed places a frame takes half the time
@@ -50,13 +50,15 @@ def _ring_words(world_size: int, step: int, last: int) -> str:
         return (
             f"start, {world_size} ranks: each holds its own numbers, cut into {world_size} chunks"
         )
+    if step > last:
+        return f"finished since step {last}: every rank holds every sum"
     name = "reduce-scatter" if step <= half else "all-gather"
-    text = f"{name}, step {min(step, last)} of {last}: "
+    text = f"{name}, step {step} of {last}: "
     if step == half:
         return text + "each rank owns one whole sum; the rest is left-overs"
     if step < half:
         return text + "each rank adds what it received"
-    return text + ("every rank holds every sum" if step >= last else "sums replace the left-overs")
+    return text + ("every rank holds every sum" if step == last else "sums replace the left-overs")
 
 
 def _names(word: str, count: int) -> list[str]:

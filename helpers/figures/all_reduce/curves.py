@@ -1,15 +1,14 @@
-"""Seconds of an all-reduce: against its size by algorithm, and the ring's two terms against n."""
+"""Seconds of an all-reduce against its size, by algorithm, predicted and measured."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from helpers.cost_model import ALGORITHMS, all_reduce_s, critical_path
+from helpers.cost_model import ALGORITHMS, all_reduce_s
+from helpers.figures.all_reduce.names import names_at_ends
 from helpers.figures.style import (
     INK,
-    PREDICTION,
     Drawing,
     drawing,
-    label_line,
     series_colour,
     series_marker,
     styled,
@@ -18,8 +17,8 @@ from helpers.link import Link
 
 _WIDTH = 4.8  # inches; a phone shrinks it by a quarter
 _DASHES = ("-", "--", "-.", ":", (0, (6, 2, 1, 2, 1, 2)))
-#: (median, least, greatest, ...) seconds by size in bytes, of one algorithm.
-Measured = Mapping[int, Sequence[float]]
+#: (fastest, slowest, the processes' own) seconds by size in bytes, of one algorithm.
+Measured = Mapping[int, tuple[float, float, float]]
 
 
 @styled()
@@ -31,13 +30,16 @@ def seconds_against_size(
 ) -> Drawing:
     """Return seconds against bytes, log-log, a panel a link, stacked. Local.
 
-    links: name -> Link, whose predictions are the lines. measured: link's name -> algorithm ->
-    points with their range, of `count` runs each. A star is where the best two predictions
-    cross; a filled one, where straight lines through these two ways' points do.
+    links: name -> Link, whose predictions are the lines; where any was measured, those that were,
+    in their order. measured: link's name -> algorithm -> points with their range, of `count` runs
+    each, and as a pale bar from the line upwards what the processes cost by themselves. A star
+    is where the best two predictions cross; a filled one, where straight lines through these two
+    ways' points do.
     """
+    links = {name: links[name] for name in measured or links}
     figure = drawing(
         _WIDTH,
-        0.5 + 3.1 * len(links),
+        0.7 + 3.4 * len(links),
         f"Seconds of an all-reduce against its size on {world_size} ranks: {', '.join(links)}",
         rows=len(links),
         squeeze=False,
@@ -47,12 +49,15 @@ def seconds_against_size(
         sizes = [size for each in points.values() for size in each] or [10**3, 10**7]
         for algorithm, each in points.items():
             _points(axes, algorithm, each)
+            _own_costs(axes, algorithm, each, link, world_size)
         _lines(axes, link, world_size, list(points) or ALGORITHMS, min(sizes), max(sizes))
         names = list(points) or ALGORITHMS
         _crossings(axes, link, world_size, names, min(sizes), max(sizes), points)
         axes.set_title(f"{name} (emulated)", loc="left", fontsize=10)
         axes.set_ylabel("milliseconds")
-    runs = f"; points: median and range of {count}" if count else ""
+    runs = (
+        f"\npoints: fastest and range of {count};\npale: the processes' own cost" if count else ""
+    )
     figure.axes[-1].set_xlabel(f"size of the tensor{runs}")
     return figure
 
@@ -65,19 +70,10 @@ def _lines(axes, link, world_size, algorithms, least: int, greatest: int) -> Non
         line = [1e3 * all_reduce_s(algorithm, size, world_size, link) for size in sizes]
         index = ALGORITHMS.index(algorithm)
         axes.plot(sizes, line, color=series_colour(index), linestyle=_DASHES[index], linewidth=1.5)
-        ends.append((line[-1], algorithm))
+        ends.append((float(f"{line[-1]:.6g}"), algorithm))  # ties by name, on every machine
     axes.set_xscale("log")
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    apart = (high / low) ** 0.075  # of two labels, as a ratio
-    heights = []
-    for end, _ in sorted(ends):
-        heights.append(max(end, heights[-1] * apart) if heights else end)
-    centre = sum(end / height for (end, _), height in zip(sorted(ends), heights, strict=True))
-    for (_, algorithm), height in zip(sorted(ends), heights, strict=True):
-        colour = series_colour(ALGORITHMS.index(algorithm))
-        y, name = height * centre / len(ends), algorithm.replace("_", "-")
-        label_line(axes, sizes[-1], y, name, colour, size=9)
+    names_at_ends(axes, sizes[-1], sorted(ends), (greatest / least) ** 0.05)
     axes.set_xlim(least / 1.3, greatest * 1.3)
     _plain_ticks(axes.xaxis, {1: "B", 1e3: "KB", 1e6: "MB"}, apart=5)
     _plain_ticks(axes.yaxis, {1: ""}, apart=2)
@@ -105,21 +101,30 @@ def _named(number: float, units: Mapping[float, str]) -> str:
     return f"{number / scale:.6g} {units[scale]}".strip()
 
 
+def _own_costs(axes, algorithm: str, points: Measured, link: Link, world_size: int) -> None:
+    """A pale bar at each point, from the prediction up to prediction plus own cost."""
+    colour = series_colour(ALGORITHMS.index(algorithm))
+    for size, (_, _, own_s) in points.items():
+        line_s = all_reduce_s(algorithm, size, world_size, link)
+        ends = [1e3 * line_s, 1e3 * (line_s + own_s)]
+        axes.plot([size] * 2, ends, color=colour, alpha=0.3, linewidth=7, solid_capstyle="butt")
+
+
 def _points(axes, algorithm: str, points: Measured) -> None:
     index = ALGORITHMS.index(algorithm)
     if not points:
         return
-    medians, lows, highs = zip(*(point[:3] for point in points.values()), strict=True)
-    below = [1e3 * (median - low) for median, low in zip(medians, lows, strict=True)]
-    above = [1e3 * (high - median) for median, high in zip(medians, highs, strict=True)]
+    milliseconds = [1e3 * fastest for fastest, _, _ in points.values()]
+    above = [1e3 * (slowest - fastest) for fastest, slowest, _ in points.values()]
     axes.errorbar(
         list(points),
-        [1e3 * median for median in medians],
-        yerr=[below, above],
+        milliseconds,
+        yerr=[[0.0] * len(above), above],
         fmt=series_marker(index),
         color=series_colour(index),
         markersize=6,
-        elinewidth=1,
+        markerfacecolor="none",  # points at nearly the same place stay visible
+        elinewidth=1.4,
         capsize=3,
     )
 
@@ -127,7 +132,7 @@ def _points(axes, algorithm: str, points: Measured) -> None:
 def crossing(first: Measured, second: Measured) -> float:
     """Return the bytes at which two algorithms take equal time, by straight lines. Local.
 
-    The lines go through the medians at each one's least and greatest size. ValueError: lines
+    The lines go through the points at each one's least and greatest size. ValueError: lines
     that do not cross at a size above 0.
     """
     (slope, start), (other_slope, other_start) = map(_line, (first, second))
@@ -167,34 +172,3 @@ def _crossings(axes, link, world_size, algorithms, least, greatest, points=None)
             slope, start = _line(measured[0])
             found = crossing(*measured)
             axes.plot([found], [1e3 * (start + slope * found)], "*", color=INK, ms=9)
-
-
-@styled()
-def ring_terms(link: Link, size_bytes: int, world_sizes: Sequence[int]) -> Drawing:
-    """Return the two terms of a ring's predicted time against the number of ranks. Local."""
-    shows = f"The two terms of a ring's time, {size_bytes} bytes, {list(world_sizes)} ranks"
-    figure = drawing(_WIDTH, 3, shows)
-    axes = figure.axes[0]
-    paths = [critical_path("ring", size_bytes, world_size) for world_size in world_sizes]
-    latency = [1e3 * path.messages * link.latency_s for path in paths]
-    bandwidth = [1e-6 * path.sent_bytes / link.bandwidth_gb_per_s for path in paths]
-    whole = [sum(terms) for terms in zip(latency, bandwidth, strict=True)]
-    for index, (line, name) in enumerate(
-        ((bandwidth, "bytes / bandwidth"), (latency, "messages × latency"))
-    ):
-        axes.plot(
-            world_sizes,
-            line,
-            color=series_colour(index),
-            linestyle=_DASHES[index],
-            marker=series_marker(index),
-        )
-        label_line(axes, world_sizes[-1], line[-1], name, series_colour(index), size=9)
-    axes.plot(world_sizes, whole, color=PREDICTION, linestyle=":")
-    label_line(axes, world_sizes[-1], whole[-1], "both", PREDICTION, size=9)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(world_sizes, [str(world_size) for world_size in world_sizes])
-    axes.set(xlabel="ranks n", ylabel="milliseconds")
-    axes.set_xlim(None, world_sizes[-1] * (world_sizes[-1] / world_sizes[0]) ** 0.55)
-    axes.minorticks_off()
-    return figure

@@ -22,8 +22,9 @@ def tensor_step(algorithm: str, world_size: int, step: int) -> Drawing:
     if (num_chunks > 1) or step < 0:
         raise ValueError(f"tensor_step: found {algorithm!r}, step {step}, expected whole tensors")
     at = min(step, len(steps))
-    sent = steps[at - 1] if at else []
-    shows = f"{algorithm.replace('_', '-')}, {world_size} ranks, {_words(at, len(steps), sent)}"
+    sent = steps[at - 1] if 0 < step <= len(steps) else []
+    words = _words(step, len(steps), sent)
+    shows = f"{algorithm.replace('_', '-')}, {world_size} ranks, {words}"
     figure = drawing(_WIDTH, _HEIGHT, shows, rows=0)
     figure.set_layout_engine("none")  # with fixed places a frame takes half the time
     axes = figure.add_axes((0.12, 0.13, 0.87, 0.86))
@@ -38,18 +39,20 @@ def tensor_step(algorithm: str, world_size: int, step: int) -> Drawing:
             _arc(axes, sender, receiver, is_exchange, sent[0].adds)
     for y, name in ((_RANK, "rank"), (0.3, "sum of"), (_SENT, "sent")):
         axes.text(-0.6, y, name, size=10, va="center", ha="right")
-    axes.set_xlabel(_words(at, len(steps), sent))
+    axes.set_xlabel(words)
     axes.set(xlim=(-0.6, 7.5), ylim=(-1.15, 2.9), xticks=[], yticks=[])
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     return figure
 
 
-def _words(at: int, last: int, sent: list[Transfer]) -> str:
-    if not at:
+def _words(step: int, last: int, sent: list[Transfer]) -> str:
+    if not step:
         return f"start, {last} steps to come"
+    if step > last:
+        return f"finished since step {last}"
     what = "added to what is there" if sent[0].adds else "copied, the sum comes back"
-    return f"step {at} of {last}: {what}"
+    return f"step {step} of {last}: {what}"
 
 
 def _rank(axes, rank, ranks: frozenset[int], world_size: int, is_new: bool, messages: int) -> None:
