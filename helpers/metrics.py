@@ -1,6 +1,7 @@
 """A mean over the samples of all ranks: sums and counts travel together, and meet once."""
 
 import math
+from numbers import Real
 from typing import overload
 
 import torch
@@ -22,8 +23,10 @@ def global_mean(total, count, group=None):
     counts are exact up to 2**53. Without an open process group: this process alone.
 
     Raises ValueError on every rank where no rank has a sample, or a count is negative or not
-    finite. Built in chapter 06.
+    finite; TypeError, on this rank, for a total that is neither. Built in chapter 06.
     """
+    if not isinstance(total, Tensor | Real):
+        raise TypeError(f"total: found {type(total).__name__}, expected a number or a tensor")
     is_good = math.isfinite(count) and count >= 0
     sums = torch.as_tensor(total).detach().to(_device(total, group), torch.float64)
     sent = torch.tensor([count if is_good else math.nan], dtype=torch.float64, device=sums.device)

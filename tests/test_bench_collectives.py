@@ -25,11 +25,23 @@ from helpers.link import LINKS
     ("text", "size_bytes"),
     [
         *(("4096", 4096), ("1K", 1024), ("1.5k", 1536), ("4M", 1 << 22), ("4MB", 4_000_000)),
-        *(("4MiB", 1 << 22), ("1G", 1 << 30), ("2GB", 2 * 10**9), ("7B", 7)),
+        *(("4MiB", 1 << 22), ("1G", 1 << 30), ("2GB", 2 * 10**9), ("8B", 8)),
     ],
 )
 def test_sizes_are_read_as_nccl_tests_does_and_in_powers_of_ten(text, size_bytes):
     assert parse(["--sizes", text]).settings.sizes_bytes == (size_bytes,)
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes_bytes"),
+    [
+        ("-s 1 3 --dtype float16", (2,)),
+        ("-s 1 7 8 9 20", (4, 8, 20)),
+        ("-s 9 8 --dtype float64", (8,)),
+    ],
+)
+def test_sizes_are_whole_elements_each_once(words, sizes_bytes):
+    assert parse(words.split()).settings.sizes_bytes == sizes_bytes
 
 
 @pytest.mark.parametrize(

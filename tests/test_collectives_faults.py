@@ -22,6 +22,17 @@ from helpers.traffic import count_traffic
 # refused
 
 
+class Tagged(torch.Tensor):
+    """A tensor that is more than its numbers."""
+
+
+def of_dtensor() -> torch.Tensor:
+    """One whose numbers are spread over the ranks; all that is here is its own part."""
+    from torch.distributed.tensor import DeviceMesh, Shard, distribute_tensor
+
+    return distribute_tensor(torch.ones(4), DeviceMesh("cpu", [0]), [Shard(0)])
+
+
 def refusals() -> dict:
     leaf = torch.zeros(3, requires_grad=True)
     return {
@@ -34,6 +45,8 @@ def refusals() -> dict:
         "requires grad, which no sum": leaf * 2,
         "an expanded tensor": torch.ones(1).expand(3),
         "found it on meta, expected cpu": torch.ones(2, device="meta"),
+        r"tensor: found a DTensor, expected a plain tensor \(see DTensor.to_local\)": of_dtensor(),
+        "tensor: found a Tagged, expected a plain tensor": torch.ones(2).as_subclass(Tagged),
     }
 
 
@@ -46,7 +59,7 @@ def test_what_cannot_be_summed_is_refused_by_name():
                     function(tensor)
         with pytest.raises(ValueError, match="found 'rings', expected auto or one of"):
             all_reduce(torch.ones(2), algorithm="rings")
-        parameter = torch.ones(3, requires_grad=True)
+        parameter = torch.nn.Parameter(torch.ones(3))
         with torch.no_grad():
             all_reduce(parameter)
         with torch.inference_mode():

@@ -1,5 +1,6 @@
 """Errors are relative to the reference and named; replicas that differ are told apart."""
 
+import contextlib
 import math
 
 import pytest
@@ -207,13 +208,14 @@ def test_the_gate_takes_closures_dicts_tokens_and_adam():
 
 
 class Odd(nn.Module):
-    """Parameters that are frozen, unused and tied; buffers of each kind, one of them infinite."""
+    """Parameters that are frozen, unused and tied; buffers of each kind, also infinite and NaN."""
 
     def __init__(self):
         super().__init__()
         self.body, self.frozen = make_mlp(), nn.Parameter(torch.ones(64), requires_grad=False)
         self.unused, self.tied = nn.Parameter(torch.ones(3)), self.body[0].bias
         self.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+        self.register_buffer("missing", torch.tensor([math.nan, 1.0]))
         self.register_buffer("on", torch.tensor(True))
         self.register_buffer("calls", torch.tensor(3))
 
@@ -225,6 +227,7 @@ def test_the_gate_is_green_for_odd_models_and_for_torchs_own_wrapper():
     assert gate(Odd) < 1e-14
     wrap = nn.parallel.DistributedDataParallel
     assert gate(wrap=wrap, micro_batches=(1, 3)) < 1e-14
+    assert gate(wrap=Both) < 1e-14
 
 
 def test_the_gate_in_float32_allows_what_float32_rounds():
@@ -280,6 +283,33 @@ class ZerosForNone(DataParallelNaive):
         super().average_gradients()
 
 
+class Both(DataParallelNaive):
+    """Skips nothing: backward leaves each rank its own, until average_gradients."""
+
+    no_sync = contextlib.nullcontext
+
+
+class NanOnTheLast(DataParallelNaive):
+    """A NaN that only one rank has, beside one that all have and an infinity that all have."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        if dist.get_rank() == 1:
+            module.calls_mean.fill_(math.nan)
+
+
+class WithMean(Odd):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls_mean", torch.ones(2))
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.phase = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+
 class OnRankZero(torch.optim.SGD):
     """Steps on rank 0 only, as where a script does everything there."""
 
@@ -318,6 +348,10 @@ ALONE = "1 rank x 2 micro-batches differ from one process on the whole batch: st
     [
         (START + "step, rank 1: the parameter 0.weight is ", {"wrap": NoBroadcast}),
         (START + "step, rank 1: the buffer mask is inf off", {"wrap": ParametersOnly, "make": Odd}),
+        (
+            START + "step, rank 1: the buffer calls_mean is nan off, allowed 1e-12 (1 of 5 buffers",
+            {"wrap": NanOnTheLast, "make": WithMean},
+        ),
         (FIRST + "0: the gradient 0.weight is ", {"wrap": NotAveraged}),
         (FIRST + "0: the gradient 0.weight is 1.0e+00 off", {"wrap": SumForMean}),
         (FIRST + "0: the gradient 2.bias is ", {"wrap": WithoutTheLast}),
@@ -349,13 +383,27 @@ def test_the_gate_is_red(message, changes):
             {"dtype": torch.bfloat16},
         ),
         ("2 batches, expected 3, one a step", {"batches": digits_batches((9, 9))}),
-        ("0 batches, expected 1, one a step", {"steps": 0}),
+        ("steps: found 0, expected a whole number, 1 or more", {"steps": 0}),
+        ("steps: found -1, expected", {"steps": -1}),
+        (r"ranks: found \(\), expected whole numbers, 1 or more, at least one", {"ranks": ()}),
+        (r"ranks: found \(2, True\)", {"ranks": (2, True)}),
+        (r"micro_batches: found \(\), expected whole", {"micro_batches": ()}),
+        (r"micro_batches: found \(0,\), expected", {"micro_batches": (0,)}),
+        ("micro_batches: found 2, expected", {"micro_batches": 2}),
         ("a batch of 3 samples, expected at least 4", {"batches": digits_batches((9, 3, 9))}),
     ],
 )
 def test_the_gate_refuses_what_it_cannot_judge(message, options):
     with pytest.raises(ValueError, match=message):
         gate(**options)
+
+
+def test_the_gate_refuses_complex_numbers_and_losses_that_are_not_finite():
+    with pytest.raises(RankFailed, match=r"phase: found torch.complex64, expected .* imaginary"):
+        gate(Complex)
+    never = (lambda model, batch: DIGITS[0](model, batch) * math.nan), DIGITS[1]
+    with pytest.raises(ValueError, match="step 0: the loss in one process is nan, expected a fin"):
+        gate(loss=never)
 
 
 def test_a_rank_that_fails_ends_the_gate():

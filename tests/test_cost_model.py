@@ -156,12 +156,19 @@ def test_what_the_planner_of_a_step_needs():
         (("ring", 8, 2.0), "world_size: found 2.0"),
         (("ring", -8, 2), "size_bytes: found -8"),
         (("ring", 8.5, 2), "size_bytes: found 8.5"),
+        (("ring", math.nan, 2), "size_bytes: found nan"),
+        (("tree", math.inf, 2), "size_bytes: found inf"),
+        (("tree", "8", 2), "size_bytes: found '8'"),
+        (("tree", 8, True), "world_size: found True"),
     ],
 )
 def test_unusable_arguments_are_named(arguments, message):
     for function in (schedule, critical_path, cost_model.traffic_per_rank):
         with pytest.raises(ValueError, match=message):
             function(*arguments)
+    for size_bytes in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="size_bytes: found"):
+            cost_model.choose(size_bytes, 4, PlainLink(1e-3, 1.0))
     with pytest.raises(ValueError, match="expected a multiple of 8"):
         critical_path("ring", 12, 2, element_bytes=8)
 

@@ -3,6 +3,7 @@
 import math
 import pickle
 
+import numpy as np
 import pytest
 
 from helpers import host_memory
@@ -87,6 +88,14 @@ def test_stalls_are_the_same_on_every_run_and_as_frequent_as_said():
         ((1e-3, 1.0, 2.5), {}, "world_size"),
         ((1e-3, 1.0), {"slow_ranks": {0: 0.5}}, "slow_ranks"),
         ((1e-3, 1.0), {"slow_ranks": {-1: 2}}, "slow_ranks"),
+        ((1e-3, 1.0), {"slow_ranks": {True: 2}}, "slow_ranks"),
+        ((1e-3, 1.0), {"slow_ranks": {1: "x"}}, "slow_ranks"),
+        ((1e-3, 1.0), {"slow_ranks": [1]}, "slow_ranks"),
+        (("a", 1.0), {}, "latency_s"),
+        ((1e-3, None), {}, "bandwidth_gb_per_s"),
+        ((1e-3, 1.0, True), {}, "world_size"),
+        ((1e-3, 1.0, "2"), {}, "world_size"),
+        ((1e-3, 1.0), {"seed": 0.5}, "seed"),
         ((1e-3, 1.0), {"stall_probability": 1.5}, "stall_probability"),
         ((1e-3, 1.0), {"stall_s": -1}, "stall_s"),
     ],
@@ -96,15 +105,38 @@ def test_what_is_out_of_range_is_named(arguments, options, named):
         Link(*arguments, **options)
 
 
-def test_slowed_refuses_nonsense():
-    with pytest.raises(ValueError, match="factor: found 0"):
-        Link(1e-3, 1.0).slowed(0)
+@pytest.mark.parametrize(
+    ("method", "arguments", "found"),
+    [
+        ("slowed", (0,), "factor: found 0"),
+        ("slowed", ("2",), "factor: found '2'"),
+        ("collective_s", ("foo", 8, 2), "name: found 'foo', expected one of all_reduce, "),
+        ("collective_s", ("all_reduce", 8, 0), "world_size: found 0, expected 1 or more"),
+        ("ring_s", (8, True), "world_size: found True"),
+        ("ring_s", (8, 2.5), "world_size: found 2.5"),
+        ("ring_s", (math.nan, 2), "size_bytes: found nan, expected bytes, 0 or more"),
+        ("collective_s", ("broadcast", -8, 2), "size_bytes: found -8"),
+        ("message_s", (math.inf,), "size_bytes: found inf"),
+        ("message_s", ("8",), "size_bytes: found '8'"),
+    ],
+)
+def test_methods_refuse_nonsense_by_name(method, arguments, found):
+    with pytest.raises(ValueError, match=found):
+        getattr(Link(1e-3, 1.0), method)(*arguments)
 
 
 def test_links_are_equal_by_value_travel_and_hash():
     link = Link(1e-3, 1.0, slow_ranks={1: 3})
     assert link == pickle.loads(pickle.dumps(link)) == Link(1e-3, 1.0, slow_ranks={1: 3.0})
     assert hash(link) == hash(Link(1e-3, 1.0, slow_ranks={1: 3}))
+
+
+def test_links_of_equal_numbers_are_told_alike():
+    numbers = Link(np.float64(2), np.float32(1), np.int64(4), slow_ranks={np.int64(1): 3}, seed=0)
+    plain = Link(2, 1, 4, slow_ranks={1: 3.0})
+    assert repr(numbers) == repr(plain)
+    assert {type(plain.latency_s), type(plain.bandwidth_gb_per_s)} == {float}
+    assert [(type(r), type(f)) for r, f in numbers.slow_ranks.items()] == [(int, float)]
 
 
 def test_every_preset_has_a_source_and_faster_ones_come_first():

@@ -162,7 +162,9 @@ def test_the_rest_of_an_epoch_is_torchs(num_samples, world_size, drop_last):
             sampler.load_state_dict(state)
             sampler.set_epoch(5)  # the loop over epochs says it again
             assert sampler.state_dict() == state  # nothing handed out since
+            assert len(sampler) == len(theirs) - consumed
             assert list(sampler) == list(theirs)[consumed:]
+            assert len(sampler) == len(theirs) - consumed  # of the epoch under way, to its end
             if rank:  # rank 0 would warn of the same order
                 assert list(sampler) == list(theirs)  # one epoch only begins in the middle
 
@@ -236,6 +238,30 @@ def test_what_workers_ask_for_ahead_is_not_trained_on():
     other.load_state_dict(sampler.state_dict())
     rest = torch.cat([batch for (batch,) in batches])
     assert list(other) == rest.tolist()
+
+
+def test_the_length_of_a_loader_is_what_it_will_give():
+    sampler = DistributedSampler(range(24), 2, 0)
+    sampler.load_state_dict(sampler_state(24, 2, 5))
+    loader = DataLoader(range(24), 4, sampler=sampler)
+    for epoch, num_batches in ((0, 2), (1, 3)):  # 7 samples, then 12
+        sampler.set_epoch(epoch)
+        assert len(loader) == num_batches
+        assert len(list(loader)) == num_batches
+    assert sampler.num_samples == 12
+
+
+def test_two_iterators_at_once_are_refused():
+    sampler = DistributedSampler(range(8), 2, 0, shuffle=False)
+    first = iter(sampler)
+    assert next(first) == 0
+    second = iter(sampler)  # the first one was left: a loop that broke off
+    assert [next(second), next(second)] == [0, 2]
+    sampler.advance(2)
+    with pytest.raises(RuntimeError, match="an iterator of this sampler was begun after this one"):
+        next(first)
+    assert list(second) == [4, 6]
+    assert sampler.state_dict()["consumed"] == 4
 
 
 def test_counts_that_cannot_be_are_refused():
@@ -371,6 +397,9 @@ def test_global_mean_of_a_lone_process():
     assert global_mean(torch.tensor([1, 3]), 2).tolist() == [0.5, 1.5]
     with pytest.raises(ValueError, match="negative or not finite"):
         global_mean(1.0, float("nan"))
+    for total, found in (([1, 2], "list"), ("1", "str"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"total: found {found}, expected a number or a tensor"):
+            global_mean(total, 2)
 
 
 def dealt(dataset: IterableDataset, num_workers: int, batch_size: int) -> list[list[int]]:

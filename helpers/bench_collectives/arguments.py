@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from helpers.collectives import ALGORITHMS
 from helpers.link import LINKS, Link
 
@@ -61,7 +63,7 @@ def parse(words: list[str] | None = None) -> Command:
         parser.error("--slowed: expected --link NAME with it; a real link has one speed only")
     link = None if found.link is None else LINKS[found.link].slowed(found.slowed or 1.0)
     settings = Settings(
-        sizes_bytes=tuple(sorted(set(found.sizes))),
+        sizes_bytes=_whole_elements(found.sizes, found.dtype),
         algorithms=tuple(dict.fromkeys(found.algorithms or _all_of(link))),
         dtype=found.dtype,
         repeat=found.repeat,
@@ -75,6 +77,13 @@ def parse(words: list[str] | None = None) -> Command:
     return Command(
         settings, found.ranks and tuple(dict.fromkeys(found.ranks)), found.json, found.figure
     )
+
+
+def _whole_elements(sizes_bytes: list[int], dtype: str) -> tuple[int, ...]:
+    """The sizes, rounded down to elements, one at least; each once, the smallest first."""
+    element_bytes = getattr(torch, dtype).itemsize
+    lengths = {max(1, size_bytes // element_bytes) for size_bytes in sizes_bytes}
+    return tuple(length * element_bytes for length in sorted(lengths))
 
 
 def _all_of(link: Link | None) -> list[str]:

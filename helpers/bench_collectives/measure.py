@@ -98,7 +98,7 @@ def _measure_size(
     settings: Settings, ranks: Ranks, names: list[str], size_bytes: int, tick: Callable[[], None]
 ) -> list[Row]:
     dtype = getattr(torch, settings.dtype)
-    length = max(1, size_bytes // dtype.itemsize)
+    length = size_bytes // dtype.itemsize
     for name in names:
         _check_values(name, length, dtype, ranks)
     tensor = torch.zeros(length, dtype=dtype, device=ranks.device)  # which no sum makes overflow
@@ -111,9 +111,8 @@ def _measure_size(
         tick()
     gathered = [None] * ranks.world_size
     dist.all_gather_object(gathered, samples)
-    actual_bytes = length * dtype.itemsize
     return [
-        _row(settings, ranks, name, actual_bytes, [by_name[name] for by_name in gathered])
+        _row(settings, ranks, name, size_bytes, [by_name[name] for by_name in gathered])
         for name in names
     ]
 

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 #: What is added without surprise. A bool's sum is not a count, and float8 has no addition.
 DTYPES = (
@@ -36,8 +36,12 @@ def _elements(length: int, dtype: torch.dtype, device: torch.device) -> str:
 
 
 def _oddity(name: str, tensor: Tensor, group: dist.ProcessGroup) -> str | None:
+    kind = type(tensor)
     if not isinstance(tensor, Tensor):
-        return f"{name}: found {type(tensor).__name__}, expected a tensor"
+        return f"{name}: found {kind.__name__}, expected a tensor"
+    if kind not in (Tensor, nn.Parameter):  # its elements may not be what it stands for
+        hint = " (see DTensor.to_local)" if hasattr(tensor, "to_local") else ""
+        return f"{name}: found a {kind.__name__}, expected a plain tensor{hint}"
     if tensor.layout != torch.strided:
         return f"{name}: found {tensor.layout}, expected a dense tensor (see Tensor.to_dense)"
     if tensor.is_complex():

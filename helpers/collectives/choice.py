@@ -38,7 +38,8 @@ def all_reduce(
 
     `tensor`: any shape and strides, equal shapes and dtypes on all ranks; float64, float32,
     float16, bfloat16 (summed in that dtype, rounded at each step) or an integer type; on a
-    device that the group serves. Afterwards it has the same bits on every rank.
+    device that the group serves. Afterwards it has the same bits on every rank, but for the
+    payload of a NaN. Tensor subclasses but nn.Parameter are refused.
     `group`: None is the default group; ranks below are the group's own.
     `algorithm`: one of ALGORITHMS, or "auto", which takes what `cost_model.choose` predicts to be
     fastest on this group's link: the emulated one, else `default_link`. All ranks choose alike.

@@ -33,7 +33,9 @@ class Training:
         Else replicas would be equal without a broadcast, and one that is missing would not show.
         """
         torch.manual_seed(0)
-        module = self.make_model().to(ranks.device, self.dtype)
+        module = self.make_model()
+        _check_real(module)
+        module.to(ranks.device, self.dtype)
         for tensor in (*module.parameters(), *module.buffers()) if ranks.rank else ():
             tensor.data = ~tensor if tensor.dtype == torch.bool else tensor.detach() + ranks.rank
         torch.manual_seed(ranks.rank)
@@ -51,6 +53,15 @@ class Training:
 
     def _placed(self, tensor: Tensor, device: torch.device) -> Tensor:
         return tensor.to(device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+
+
+def _check_real(module: nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_complex():
+            raise ValueError(
+                f"{name}: found {tensor.dtype}, expected real numbers: the cast to the gate's "
+                "dtype drops imaginary parts (see torch.view_as_real)"
+            )
 
 
 def _edges(start: int, stop: int, num_parts: int) -> list[int]:
@@ -92,16 +103,15 @@ def train(
 
 def _backward(model: nn.Module, window: list[Any], training: Training, ranks: Ranks) -> float:
     """Leave the averaged gradients of the window in the model; return the global mean loss."""
+    work = model, window, training.loss_sum, training.count
     if hasattr(model, "no_sync"):
-        return accumulate_gradients(model, window, training.loss_sum, training.count)
-    loss = accumulate_gradients(
-        model,
-        window,
-        training.loss_sum,
-        training.count,
-        dist.group.WORLD,
-        backward=lambda loss: (loss * ranks.world_size).backward(),  # to be averaged
-    )
+        loss = accumulate_gradients(*work)
+    else:
+        loss = accumulate_gradients(
+            *work,
+            dist.group.WORLD,
+            backward=lambda loss: (loss * ranks.world_size).backward(),  # to be averaged
+        )
     if hasattr(model, "average_gradients"):
         model.average_gradients()
     return loss
@@ -161,17 +171,21 @@ def _told(here: Note, there: Note, name: str, squares: tuple[float, float]) -> s
 
 
 def _squares(found: Tensor | None, expected: Tensor | None) -> tuple[float, float]:
-    """Return |found - expected|^2 and |expected|^2, the latter without what is not finite."""
+    """Return |found - expected|^2 and |expected|^2, the latter without what is not finite.
+
+    NaN equals NaN, as between replicas, and an infinity itself.
+    """
     if found is None or expected is None:
         return (0.0 if found is expected else math.inf), 0.0
     found, expected = found.cpu(), expected.cpu()
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return math.inf, 0.0
     finite = torch.where(expected.isfinite(), expected, 0)
-    is_same = found == expected  # also where both are infinite, as in a mask
-    return squared_error(
-        "", torch.where(is_same, finite, found), torch.where(is_same, finite, expected)
+    is_same = (found == expected) | (found.isnan() & expected.isnan())
+    off, _ = squared_error(
+        "", torch.where(is_same, finite, found), expected.where(~is_same, finite)
     )
+    return off, squared_error("", finite, finite)[1]
 
 
 def _ratio(off: float, size: float) -> float:

@@ -1,6 +1,7 @@
 """The equality gate: the same training in one process, in micro-batches, and on several ranks."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,39 +41,51 @@ def assert_same_training(
     are floating point, are cast to `dtype`.
 
     `wrap(module)` runs on every rank and returns the model that averages gradients over the
-    ranks: within backward, or in its method `average_gradients`, called after the last one. One
-    with `no_sync` skips it until then. None is `DataParallelNaive`. Ranks but the first start
-    from other numbers, so that `wrap` has to make them equal.
+    ranks: within backward, or in its method `average_gradients`, called after the last one if
+    there is one. One with `no_sync` skips averaging until then. None is `DataParallelNaive`.
+    Ranks but the first start from other numbers, so that `wrap` has to make them equal.
 
     Compared are parameters and buffers at the start, then loss, gradients, parameters and buffers
     of each step on each rank. The error names the first that differs: variant, step, rank, and
     the first tensor in the model's order whose difference is above 1e-12 of the norm of all of
-    its kind (1e-5 in float32); how far off is told relative to that tensor itself.
+    its kind (1e-5 in float32); how far off is told relative to that tensor itself. NaN equals
+    NaN, but a loss must be finite.
     Returns the largest error found, as a part of that norm.
 
-    Raises ValueError for another dtype, too few batches, or fewer samples than parts; RankFailed
-    where a rank fails. A rank that is missing from a collective costs 30 s. Chapter 05 builds
-    what it checks.
+    Raises ValueError for another dtype, numbers of steps, ranks or micro-batches below 1 or none
+    of them, too few batches, fewer samples than parts, or a loss of the reference that is not
+    finite; RankFailed where a rank fails, as one does on complex parameters or buffers. A rank
+    that is missing from a collective costs 30 s. Chapter 05 builds what it checks.
     """
-    training = noted.Training(
-        make_model,
-        make_optimizer,
-        loss_sum,
-        list(itertools.islice(batches, steps)),
-        count,
-        dtype,
-    )
+    _check_numbers(micro_batches, ranks, steps)
+    first = list(itertools.islice(batches, steps))
+    training = noted.Training(make_model, make_optimizer, loss_sum, first, count, dtype)
     _check(training, steps, max(micro_batches) * max(ranks))
     from helpers.launch import run_function  # not needed on a rank, and slow to import
 
     work = training, micro_batches, wrap
     # A world of its own: code that asks for its rank must not act as several ranks do.
     (expected,) = run_function(_alone, training, nproc_per_node=1)
+    _check_losses(expected)
     largest = 0.0
     for world_size in ranks:
         found = run_function(_against, *work, expected, nproc_per_node=world_size)
         largest = max(largest, _judge(found, micro_batches))
     return largest
+
+
+def _check_numbers(micro_batches: Sequence[int], ranks: Sequence[int], steps: int) -> None:
+    for name, found in {"micro_batches": micro_batches, "ranks": ranks}.items():
+        if not (isinstance(found, Sequence) and found and all(map(_is_positive, found))):
+            raise ValueError(
+                f"{name}: found {found!r}, expected whole numbers, 1 or more, at least one of them"
+            )
+    if not _is_positive(steps):
+        raise ValueError(f"steps: found {steps!r}, expected a whole number, 1 or more")
+
+
+def _is_positive(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 1
 
 
 def _check(training: noted.Training, steps: int, num_parts: int) -> None:
@@ -81,14 +94,24 @@ def _check(training: noted.Training, steps: int, num_parts: int) -> None:
         raise ValueError(
             f"found {training.dtype}, expected {known}: less precise numbers hide what is wrong"
         )
-    if len(training.batches) < max(steps, 1):
-        raise ValueError(f"{len(training.batches)} batches, expected {max(steps, 1)}, one a step")
+    if len(training.batches) < steps:
+        raise ValueError(f"{len(training.batches)} batches, expected {steps}, one a step")
     smallest = min(num_samples(batch) for batch in training.batches)
     if smallest < num_parts:
         raise ValueError(
             f"a batch of {smallest} samples, expected at least {num_parts}: one for each "
             "micro-batch of each rank"
         )
+
+
+def _check_losses(expected: list[noted.Note]) -> None:
+    """Once a loss is NaN all numbers are, in whatever way they are split."""
+    for note in expected:
+        loss = note.tensors[""].item() if note.kind == "loss" else 0.0
+        if not math.isfinite(loss):
+            raise ValueError(
+                f"step {note.step}: the loss in one process is {loss}, expected a finite one"
+            )
 
 
 def _alone(training: noted.Training) -> list[noted.Note]:

@@ -1,6 +1,8 @@
 """Who sends what to whom, round by round, in each way to all-reduce."""
 
+import math
 from collections.abc import Callable
+from numbers import Real
 from typing import NamedTuple
 
 #: The ways that `schedule` knows.
@@ -28,7 +30,8 @@ def schedule(algorithm: str, size_bytes: int, world_size: int, *, element_bytes:
     the default cuts between bytes. A message of an empty chunk is a message of zero bytes.
 
     Raises ValueError, naming it, for an unknown algorithm, a world below 1, a size that is
-    negative or no multiple of element_bytes. Chapter 08 builds the collectives themselves.
+    negative, not finite or no multiple of element_bytes. Chapter 08 builds the collectives
+    themselves.
     """
     check_arguments(algorithm, size_bytes, world_size, element_bytes)
     rounds = _ROUNDS[algorithm](size_bytes // element_bytes, world_size)
@@ -44,11 +47,12 @@ def check_arguments(
     """Raise ValueError as `schedule` does. Local."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm: found {algorithm!r}, expected one of {', '.join(ALGORITHMS)}")
-    if not isinstance(world_size, int) or world_size < 1:
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise ValueError(f"world_size: found {world_size!r}, expected a number of ranks, 1 or more")
     if not isinstance(element_bytes, int) or element_bytes < 1:
         raise ValueError(f"element_bytes: found {element_bytes!r}, expected 1 or more")
-    if size_bytes != int(size_bytes) or size_bytes < 0 or size_bytes % element_bytes:
+    is_size = isinstance(size_bytes, Real) and math.isfinite(size_bytes)
+    if not (is_size and size_bytes >= 0 and size_bytes % element_bytes == 0):
         raise ValueError(
             f"size_bytes: found {size_bytes!r}, expected a multiple of {element_bytes}, 0 or more"
         )

@@ -20,7 +20,8 @@ def opened(link: Link) -> Iterator[str]:
 
     For those who call dist.init_process_group themselves; `process_group(backend=link)` does
     this already. Every rank must open an equal link, and all ranks must be on one host.
-    Raises RuntimeError where a link is open already.
+    Raises RuntimeError where a link is open already; a group that is made inside raises
+    ValueError on every rank where one has opened another link.
     """
     global _job
     if _job is not None:
@@ -62,14 +63,33 @@ def _create(options: object, _backend_options: object) -> LinkGroup:
 
 
 def _shared_schedule(store: dist.Store, rank: int, world_size: int, job: Job) -> Schedule:
-    """Rank 0 makes the memory of the schedule; the others learn its address from the store."""
+    """Rank 0 makes the memory of the schedule; the others learn its address from the store.
+
+    Before that it reads what link each has opened. Raises ValueError, the same on every rank,
+    where they differ.
+    """
     num_bytes, name = Schedule.num_bytes(world_size), f"schedule {job.num_worlds}"
     if rank == 0:
-        memory = host_memory.share(num_bytes)
-        store.set("link", repr(job.link))
-        store.set(name, memory.address)
-        return Schedule(memory, world_size)
-    expected = store.get("link").decode()
-    if repr(job.link) != expected:
-        raise ValueError(f"rank {rank} found {job.link!r}, expected rank 0's {expected}")
+        refused = _odd_link(store, world_size, job.link, name)
+        store.set(f"{name}: refused", refused)
+        if not refused:
+            memory = host_memory.share(num_bytes)
+            store.set(name, memory.address)
+            return Schedule(memory, world_size)
+        for other in range(1, world_size):  # the store may end with this process
+            store.get(f"{name}: rank {other} knows")
+        raise ValueError(refused)
+    store.set(f"{name}: link of rank {rank}", repr(job.link))
+    if refused := store.get(f"{name}: refused").decode():
+        store.set(f"{name}: rank {rank} knows", "")
+        raise ValueError(refused)
     return Schedule(host_memory.attach(store.get(name).decode(), num_bytes), world_size)
+
+
+def _odd_link(store: dist.Store, world_size: int, link: Link, name: str) -> str:
+    """Say on which rank another link than this one is open first; "" where there is none."""
+    for rank in range(1, world_size):
+        found = store.get(f"{name}: link of rank {rank}").decode()
+        if found != repr(link):
+            return f"rank {rank} found {found}, expected rank 0's {link!r}"
+    return ""

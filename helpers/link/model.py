@@ -1,10 +1,12 @@
 """What a link costs: latency, bandwidth, slow ranks, stalls; the price of each operation."""
 
 import math
+import numbers
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 BYTES_PER_GB = 1e9
 
@@ -40,23 +42,12 @@ class Link:
     slow_motion: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        slow = dict(self.slow_ranks or {})
-        n = self.world_size
-        checks = {
-            "latency_s": (self.latency_s, 0 <= self.latency_s < math.inf, "0 or more"),
-            "bandwidth_gb_per_s": (self.bandwidth_gb_per_s, self.bandwidth_gb_per_s > 0, "> 0"),
-            "world_size": (n, n is None or (isinstance(n, int) and n >= 1), "None, or 1 or more"),
-            "slow_ranks": (slow, _are_factors(slow), "ranks with factors of 1 or more"),
-            "stall_probability": (
-                self.stall_probability, 0 <= self.stall_probability <= 1, "0 to 1",
-            ),
-            "stall_s": (self.stall_s, 0 <= self.stall_s < math.inf, "0 or more"),
-            "slow_motion": (self.slow_motion, 0 < self.slow_motion < math.inf, "> 0"),
-        }  # fmt: skip
-        for name, (found, is_good, expected) in checks.items():
-            if not is_good:
-                raise ValueError(f"{name}: found {found!r}, expected {expected}")
-        object.__setattr__(self, "slow_ranks", slow)
+        if self.slow_ranks is None:
+            object.__setattr__(self, "slow_ranks", {})
+        for name, (is_good, plain, expected) in _ARGUMENTS.items():
+            found = getattr(self, name)
+            _require(is_good(found), name, found, expected)
+            object.__setattr__(self, name, plain(found))
 
     def __str__(self) -> str:
         """Return one line, which says that the link is emulated, and its slow motion if any."""
@@ -76,8 +67,8 @@ class Link:
         millisecond a message), so a fast link can only be shown slowly. `sleep` stretches compute
         alike and `real_s` turns measured seconds back, so that all ratios stay as they are.
         """
-        if not 0 < factor < math.inf:
-            raise ValueError(f"factor: found {factor!r}, expected > 0, finite")
+        is_good = _is_number(factor) and 0 < factor < math.inf
+        _require(is_good, "factor", factor, "> 0, finite")
         return replace(
             self,
             latency_s=self.latency_s * factor,
@@ -96,7 +87,12 @@ class Link:
 
     def message_s(self, size_bytes: float) -> float:
         """Return the seconds of one message between ranks that are not slow, without a stall."""
-        return self.latency_s + size_bytes / (self.bandwidth_gb_per_s * BYTES_PER_GB)
+        return self.latency_s + self._transfer_s(size_bytes)
+
+    def _transfer_s(self, size_bytes: float) -> float:
+        is_good = _is_number(size_bytes) and 0 <= size_bytes < math.inf
+        _require(is_good, "size_bytes", size_bytes, "bytes, 0 or more")
+        return size_bytes / (self.bandwidth_gb_per_s * BYTES_PER_GB)
 
     def ring_s(self, size_bytes: float, world_size: int) -> float:
         """Return the seconds of an all-reduce: 2 (n - 1) messages of a n-th of the tensor each."""
@@ -107,13 +103,16 @@ class Link:
 
         `name`: one of RING_STEPS. `size_bytes`: what all_reduce, broadcast, reduce move; for the
         others the whole, all ranks' parts together. `world_size` yields to the link's own.
+        Raises ValueError, naming the argument, as the link itself does.
         """
+        _require(name in RING_STEPS, "name", name, f"one of {', '.join(RING_STEPS)}")
+        _require(_is_count(world_size), "world_size", world_size, "1 or more")
+        transfer_s = self._transfer_s(size_bytes)
         n = self.world_size or world_size
         rounds, pieces = RING_STEPS[name]
-        return rounds * (n - 1) * self.message_s(size_bytes / n) if pieces else (
-            rounds * (n - 1) * self.latency_s
-            + (size_bytes / (self.bandwidth_gb_per_s * BYTES_PER_GB) if n > 1 else 0.0)
-        )  # fmt: skip
+        if pieces:
+            return rounds * (n - 1) * self.message_s(size_bytes / n)
+        return rounds * (n - 1) * self.latency_s + (transfer_s if n > 1 else 0.0)
 
     def slowdown(self, ranks: Iterable[int]) -> float:
         """Return the factor of the slowest of these ranks, 1 where none is slow."""
@@ -140,11 +139,51 @@ RING_STEPS = {
 }
 
 
-def _are_factors(slow_ranks: Mapping[int, float]) -> bool:
-    return all(
-        isinstance(rank, int) and rank >= 0 and 1 <= factor < math.inf
+def _require(is_good: bool, name: str, found: object, expected: str) -> None:
+    if not is_good:
+        raise ValueError(f"{name}: found {found!r}, expected {expected}")
+
+
+def _is_number(value: object) -> bool:
+    """Also numpy's scalars; a bool is none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return _is_whole(value) and value >= 1
+
+
+def _are_factors(slow_ranks: object) -> bool:
+    return isinstance(slow_ranks, Mapping) and all(
+        _is_whole(rank) and rank >= 0 and _is_number(factor) and 1 <= factor < math.inf
         for rank, factor in slow_ranks.items()
     )
+
+
+#: Argument -> (is it good, the plain numbers in it, what is expected). Plain, since links that
+#: are equal have to print alike: by that the ranks know that they have opened the same.
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], str]] = {
+    "latency_s": (lambda x: _is_number(x) and 0 <= x < math.inf, float, "0 or more"),
+    "bandwidth_gb_per_s": (lambda x: _is_number(x) and x > 0, float, "> 0"),
+    "world_size": (
+        lambda x: x is None or _is_count(x),
+        lambda x: x and int(x),
+        "None, or 1 or more",
+    ),
+    "slow_ranks": (
+        _are_factors,
+        lambda slow: {int(rank): float(factor) for rank, factor in slow.items()},
+        "ranks with factors of 1 or more",
+    ),
+    "stall_probability": (lambda x: _is_number(x) and 0 <= x <= 1, float, "0 to 1"),
+    "stall_s": (lambda x: _is_number(x) and 0 <= x < math.inf, float, "0 or more"),
+    "seed": (_is_whole, int, "a whole number"),
+    "slow_motion": (lambda x: _is_number(x) and 0 < x < math.inf, float, "> 0"),
+}
 
 
 def _seconds(seconds: float) -> str:

@@ -25,6 +25,9 @@ class DistributedSampler(Sampler[int]):
     RuntimeError where there is none, or where the dataset's length has changed since; ValueError
     where there is no such rank; TypeError for a dataset without a length.
 
+    After load_state_dict, `len` (and a DataLoader's) is that of the epoch's rest, to its end;
+    `num_samples` is a whole one's. RuntimeError from an iterator that a later one has followed.
+
     Two things more than torch's. A second epoch in the first one's order, because `set_epoch` was
     forgotten, warns once, on rank 0. And training may stop in the middle of an epoch:
 
@@ -49,7 +52,8 @@ class DistributedSampler(Sampler[int]):
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
         self._start = 0  # samples of this epoch that earlier jobs have trained on, all ranks
-        self._handed_out = 0  # samples of this rank since the iterator began
+        self._num_iterators = 0
+        self._handed_out = 0  # samples of this rank since the last iterator began
         self._advanced = 0  # of these, trained on
         self._is_resuming = False  # the next iterator begins at _start, not at 0
         self._ever_advanced = False
@@ -72,17 +76,21 @@ class DistributedSampler(Sampler[int]):
         return math.ceil(num_samples / self.num_replicas)
 
     def __len__(self) -> int:
-        return self.num_samples
+        return self._share_of(max(0, self.dataset_size - self._start))
 
     def __iter__(self) -> Iterator[int]:
         self._warn_of_an_old_order()
         if not self._is_resuming:
             self._start = 0
         self._is_resuming, self._handed_out, self._advanced = False, 0, 0
-        return self._hand_out(self._share())
+        self._num_iterators += 1
+        return self._hand_out(self._share(), self._num_iterators)
 
-    def _hand_out(self, share: list[int]) -> Iterator[int]:
+    def _hand_out(self, share: list[int], iterator: int) -> Iterator[int]:
         for index in share:
+            if iterator != self._num_iterators:  # whose samples `advance` counts must be clear
+                found = "an iterator of this sampler was begun after this one"
+                raise RuntimeError(f"{found}, expected one at a time; make a sampler for each")
             self._handed_out += 1
             self._last_epoch = self.epoch
             yield index
