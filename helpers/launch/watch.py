@@ -17,7 +17,8 @@ class Watch(threading.Thread):
     an error, which the agent would wait for. poll_error: what `on_poll` raised, if it did.
     """
 
-    AGENT_NOTICES_S = 1.0  # an exit code other than 0 is the agent's to notice
+    AGENT_NOTICES_S = 2.0  # an exit code other than 0 is the agent's to notice
+    START_S = 60.0  # for the ranks to start: what the fork server loads is not their time
     GRACE_S = 4.0  # between the first failure and SIGKILL for those that still run
 
     def __init__(
@@ -38,11 +39,13 @@ class Watch(threading.Thread):
         self._kill(signal.SIGKILL)  # what the ranks themselves started
 
     def run(self) -> None:
-        deadline = time.monotonic() + self.timeout_s
-        failed_at = None
+        deadline = time.monotonic() + self.START_S
+        failed_at, have_started = None, False
         while not self._over.wait(0.05):
             self._poll()
             now = time.monotonic()
+            if not have_started and len(self._pids()) == len(self.all_files):
+                deadline, have_started = now + self.timeout_s, True
             if failed_at is not None:
                 self._press(now - failed_at)
             elif self._has_failed():
