@@ -13,8 +13,6 @@ from helpers import bench_collectives
 from helpers.bench_collectives import measure, record, table
 from helpers.bench_collectives.arguments import NAMES, parse
 from helpers.bench_collectives.measure import Row, World
-from helpers.figures import to_svg
-from helpers.figures.measured_all_reduce import seconds_by_algorithm
 from helpers.launch import RankFailed, run, run_function
 from helpers.link import LINKS
 
@@ -242,6 +240,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("predicted_s", [None, 2e-3])
 def test_the_figure_names_every_series_and_draws_the_same_twice(predicted_s):
+    from helpers.figures import to_svg  # ranks import this module, and need no figures
+    from helpers.figures.measured_all_reduce import seconds_by_algorithm
+
     points = {1024 * 8**step: (1e-3, 2e-3, 4e-3, predicted_s) for step in range(4)}
     worlds = {2: dict.fromkeys(NAMES, points), 4: {"ring": points}}
 

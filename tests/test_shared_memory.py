@@ -199,9 +199,23 @@ def one_place_for_sums():
     SegmentedSum._places = lambda self, at, size: places(self, start if at > start else at, size)
 
 
-@pytest.mark.parametrize("mutate", [one_place, sums_read_too_early, one_place_for_sums])
-def test_the_race_finds_a_mutant(mutate):
-    assert sum(run_function(race, 40, mutate, nproc_per_node=2)) > 0
+MUTANTS = (one_place, sums_read_too_early, one_place_for_sums)
+
+
+def race_each():
+    """One after the other; the class is put right again after each."""
+    right, num_wrong = dict(vars(SegmentedSum)), []
+    for mutate in MUTANTS:
+        num_wrong.append(race(40, mutate))
+        for name in ("_copy_in", "_reduce", "_copy_out", "_meet", "_places"):
+            setattr(SegmentedSum, name, right[name])
+    return num_wrong
+
+
+def test_the_race_finds_each_mutant():
+    by_rank = run_function(race_each, nproc_per_node=2)
+    for mutate, *num_wrong in zip(MUTANTS, *by_rank, strict=True):
+        assert sum(num_wrong) > 0, mutate.__name__
 
 
 # what is refused
