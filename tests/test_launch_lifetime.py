@@ -58,7 +58,7 @@ def alive(pids):
     return {pid for pid in pids if runs(pid)}
 
 
-def all_gone(pids, within_s=10.0):
+def all_gone(pids, within_s=25.0):
     deadline = time.monotonic() + within_s
     while alive(pids) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -271,10 +271,13 @@ def settings() -> dict[str, float]:
     }
     for name, chosen in links.items():
         with process_group(backend=chosen, timeout_s=20):
-            dist.barrier()
-            start_s = time.monotonic()
-            dist.all_reduce(x)
-            ratios[name] = (time.monotonic() - start_s) / link.ring_s(x.nbytes, 2)
+            taken_s = []
+            for _ in range(3):  # a busy machine only adds
+                dist.barrier()
+                start_s = time.monotonic()
+                dist.all_reduce(x)
+                taken_s.append(time.monotonic() - start_s)
+            ratios[name] = min(taken_s) / link.ring_s(x.nbytes, 2)
     return ratios
 
 
