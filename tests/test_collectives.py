@@ -13,7 +13,6 @@ from torch import nn
 
 from helpers import collectives, cost_model
 from helpers.collectives import ALGORITHMS, calls
-from helpers.collectives.report import costs_beside_library
 from helpers.launch import run_function
 from helpers.process_group import process_group
 from helpers.traffic import Traffic, count_traffic
@@ -352,18 +351,3 @@ def test_torch_ddp_trains_alike_on_our_algorithms():
             assert error < 1e-14 * result["scale"], algorithm
             assert traffic.collectives["all_reduce"] == 0
         assert result["found"]["ring"][1].messages == num_buckets * 4
-
-
-def report_costs() -> dict:
-    with process_group():
-        return costs_beside_library(1 << 18, num_rounds=2)
-
-
-def test_costs_beside_the_library_are_reported_run_by_run():
-    first, second = run_function(report_costs)
-    assert first == second
-    assert set(first) == {*ALGORITHMS, "library"}
-    for name, costs in first.items():
-        assert len(costs) == 2
-        assert all(cost.wall_s > 0 and cost.cpu_s > 0 for cost in costs)
-        print(f"{name:16}", *(f"{c.wall_s * 1e3:.1f} ms (cpu {c.cpu_s * 1e3:.1f})" for c in costs))

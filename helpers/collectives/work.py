@@ -5,21 +5,18 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from helpers import background
+from helpers.future_work import FutureWork
 from helpers.traffic import carried
 
 
-class CollectiveWork(dist.Work):
+class CollectiveWork(FutureWork):
     """One call in flight: `wait`, `is_completed` and `get_future` as of torch's own Work."""
 
     def __init__(self, tensor: Tensor) -> None:
-        super().__init__()
-        self._tensor = tensor
-        devices = [tensor.device] if tensor.is_cuda else []
-        self._future = torch.futures.Future(devices=devices)
+        super().__init__([tensor], [tensor.device] if tensor.is_cuda else None)
         self._has_ended = threading.Event()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
@@ -33,27 +30,6 @@ class CollectiveWork(dist.Work):
         self._future.wait()
         return True
 
-    def is_completed(self) -> bool:
-        return self._future.done()
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
-
-    def exception(self) -> BaseException | None:
-        if self.is_completed():
-            try:
-                self._future.value()
-            except Exception as error:
-                return error
-        return None
-
-    def result(self) -> list[Tensor]:
-        return [self._tensor]
-
-    def get_future(self) -> torch.futures.Future:
-        """Return a future whose value is [tensor], the form that communication hooks take."""
-        return self._future
-
     def run(self, steps: Callable[[], None]) -> None:
         """Run the steps here, and keep what they raise for `wait`."""
         try:
@@ -61,7 +37,7 @@ class CollectiveWork(dist.Work):
         except Exception as error:
             self._future.set_exception(error)
         else:
-            self._future.set_result([self._tensor])
+            self._future.set_result(self._tensors)
         self._has_ended.set()
 
 

@@ -8,19 +8,17 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 
 from helpers.background import GRACE_S, busy
+from helpers.future_work import FutureWork
 
 
-class LinkWork(dist.Work):
+class LinkWork(FutureWork):
     """One operation in flight. `wait`, `is_completed` and `get_future` as of any other Work."""
 
     def __init__(self, result: list[torch.Tensor], timeout_s: float) -> None:
-        super().__init__()
-        self._result = result
+        super().__init__(result)
         self._timeout_s = timeout_s
-        self._future = torch.futures.Future()
         self._is_known = threading.Event()
         self._due_s: float | None = None
 
@@ -42,29 +40,6 @@ class LinkWork(dist.Work):
         self._future.wait()
         return True
 
-    def is_completed(self) -> bool:
-        return self._future.done()
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
-
-    def exception(self) -> BaseException | None:
-        if self.is_completed():
-            try:
-                self._future.value()
-            except Exception as error:
-                return error
-        return None
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        return self._result
-
-    def get_future(self) -> torch.futures.Future:
-        return self._future
-
     # Called by the thread that watches the operation.
 
     def know(self, due_s: float) -> None:
@@ -73,7 +48,7 @@ class LinkWork(dist.Work):
         self._is_known.set()
 
     def complete(self) -> None:
-        self._future.set_result(self._result)
+        self._future.set_result(self._tensors)
 
     def fail(self, error: BaseException) -> None:
         self._future.set_exception(error)
