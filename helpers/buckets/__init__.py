@@ -1,0 +1,11 @@
+"""Gradients packed into flat buckets; which parameter goes where. Chapter 10 builds them."""
+
+from .bucket import Bucket
+from .plan import DEFAULT_CAP_BYTES, DEFAULT_FIRST_CAP_BYTES, plan_buckets
+
+__all__ = [
+    "DEFAULT_CAP_BYTES",
+    "DEFAULT_FIRST_CAP_BYTES",
+    "Bucket",
+    "plan_buckets",
+]
