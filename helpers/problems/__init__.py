@@ -13,12 +13,15 @@ from .data import (
 )
 from .losses import classification_loss_sum, count_samples, count_tokens, token_loss_sum
 from .models import GPT, make_conv, make_gpt, make_mlp
+from .sleeping import SleepingModel, Span, make_sleeping
 
 __all__ = [
     "GPT",
     "IGNORE_INDEX",
     "VOCABULARY_SIZE",
     "Data",
+    "SleepingModel",
+    "Span",
     "classification_loss_sum",
     "count_samples",
     "count_tokens",
@@ -29,6 +32,7 @@ __all__ = [
     "make_conv",
     "make_gpt",
     "make_mlp",
+    "make_sleeping",
     "split",
     "token_batch",
     "token_loss_sum",
