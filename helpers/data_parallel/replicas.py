@@ -1,12 +1,13 @@
 """Copies of one model on every rank of a group: checked to be alike, then made equal."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree  # not public, and what torch's own wrappers use
 
 
 @torch.no_grad()
@@ -17,7 +18,7 @@ def make_replicas(module: nn.Module, group: dist.ProcessGroup | None = None) -> 
     dtypes. Raises ValueError on every rank where those differ between ranks: the broadcasts
     would meet wrong ones, and gloo neither sees it nor says so. Built in chapter 05.
     """
-    _check_alike(module, group)
+    check_alike(itertools.chain(module.named_parameters(), module.named_buffers()), group)
     for tensor in itertools.chain(module.parameters(), module.buffers()):
         in_place(dist.broadcast, tensor, group=group, group_src=0)
 
@@ -34,8 +35,13 @@ def in_place(collective: Callable[..., Any], tensor: Tensor, **options: Any) -> 
         tensor.copy_(dense)
 
 
-def _check_alike(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+def check_alike(
+    tensors: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None
+) -> None:
+    """Raise ValueError on every rank unless names, shapes and dtypes are the same on all of them.
+
+    Every rank must call this. One gather of what each rank has.
+    """
     here = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
     found: list[list[str]] = [[]] * dist.get_world_size(group)
     dist.all_gather_object(found, here, group=group)
@@ -46,3 +52,8 @@ def _check_alike(module: nn.Module, group: dist.ProcessGroup | None) -> None:
             raise ValueError(
                 f"rank {rank} has {other} where rank 0 has {first}, expected one model on all"
             )
+
+
+def move(tree: Any, device: torch.device) -> Any:
+    """Return the same structure with its tensors on `device`. Local."""
+    return pytree.tree_map_only(Tensor, lambda x: x.to(device, non_blocking=True), tree)
