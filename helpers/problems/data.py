@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,7 +58,7 @@ def digits(dtype: torch.dtype = torch.float32) -> Data:
     return Data((images[:NUM_TRAIN], labels[:NUM_TRAIN]), (images[NUM_TRAIN:], labels[NUM_TRAIN:]))
 
 
-@functools.cache  # a tenth of a second; callers index it, which copies
+@functools.cache  # callers index it, which copies
 def _digits_table() -> Tensor:
     """Return [1797, 65] int64, 64 pixels and the label, from the file that scikit-learn brings.
 
@@ -67,8 +68,7 @@ def _digits_table() -> Tensor:
     if package is None:
         raise ModuleNotFoundError("digits() reads scikit-learn's data: pip install scikit-learn")
     with gzip.open(Path(package.origin).parent / "datasets/data/digits.csv.gz", "rt") as file:
-        rows = [[int(float(number)) for number in line.split(",")] for line in file]
-    return torch.tensor(rows)
+        return torch.from_numpy(np.loadtxt(file, delimiter=",")).long()
 
 
 def library_text(num_characters: int) -> str:
