@@ -25,7 +25,7 @@ def unfinished(reducer: "Reducer", rank: int) -> RuntimeError:
     missing = sorted(
         (slot for bucket in reducer.buckets for slot in bucket.waiting), key=lambda s: s.index
     )
-    if getattr(reducer, "is_static", False):
+    if reducer.is_static:
         hint = f"This error indicates that your {CHANGED.format(first='used', then='unused')}"
     elif reducer.tracks_use:
         hint = (

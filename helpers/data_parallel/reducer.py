@@ -30,6 +30,8 @@ class Reducer:
     `as_views`: gradients lie in the buckets; else they are copied back after the sum.
     """
 
+    is_static = False
+
     def __init__(
         self,
         parameters: Mapping[str, nn.Parameter],

@@ -18,6 +18,8 @@ class StaticReducer(Reducer):
     and those that never came are not waited for. Raises RuntimeError where the graph changes.
     """
 
+    is_static = True
+
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **(options | {"tracks_use": True}))
 
@@ -37,14 +39,15 @@ class StaticReducer(Reducer):
 
     def accumulated(self, slot: Slot) -> None:
         if self.is_recording:
-            self.is_under_way = True
-            self._times[slot] += 1
+            if self._ends:  # else backward went round the outputs: another wrapper's
+                self.is_under_way = True
+                self._times[slot] += 1
             return
-        if slot not in self._times:
-            self.fail(changed(slot))
         if not self.is_under_way:
             self._left = self._times.copy()
             self._begin()
+        if slot not in self._times:
+            self.fail(changed(slot))
         self._left[slot] -= 1
         if self._left[slot] == 0:
             self._collect(slot)
