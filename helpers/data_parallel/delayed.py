@@ -10,16 +10,19 @@ from helpers.buckets import Bucket
 
 
 class DelayedGradients:
-    """Averages the gradients of `parameters` when the gradient of `trigger` is computed.
+    """Averages the gradients of the parameters when the gradient of `trigger` is computed.
 
     Their gradients live in one flat buffer from the first forward on; one that is None after
     zero_grad comes back as zeros. Raises ValueError where they differ in dtype or device.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], trigger: Tensor, group: dist.ProcessGroup
+        self,
+        named_parameters: Iterable[tuple[str, nn.Parameter]],
+        trigger: Tensor,
+        group: dist.ProcessGroup,
     ) -> None:
-        self._bucket, self._group = Bucket(parameters), group
+        self._bucket, self._group = Bucket(parameter for _, parameter in named_parameters), group
         trigger.register_hook(self._average)
 
     def lay_out(self) -> None:

@@ -31,10 +31,14 @@ def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.
     return dist.group.WORLD
 
 
-def plan_of(cap_mb: float | None, cap_mb_list: Sequence[float] | None) -> Plan:
-    """Return how to plan buckets by torch's two arguments, in MiB: picklable."""
-    if cap_mb_list:
-        return functools.partial(plan_buckets, cap_bytes=[int(cap * MIB) for cap in cap_mb_list])
+def caps_bytes(caps_mb: Sequence[float] | None) -> list[int]:
+    return [int(cap * MIB) for cap in caps_mb or ()]
+
+
+def plan_of(cap_mb: float | None, caps_bytes: Sequence[int]) -> Plan:
+    """Return how to plan buckets: by a cap in MiB, or by one for each bucket. Picklable."""
+    if caps_bytes:
+        return functools.partial(plan_buckets, cap_bytes=list(caps_bytes))
     if cap_mb is None:
         return plan_buckets
     return functools.partial(plan_buckets, cap_bytes=int(cap_mb * MIB))
@@ -82,8 +86,8 @@ def check_parameters(parameters: Sequence[nn.Parameter], has_delayed: bool) -> t
 
 def check_devices(
     device_ids: Sequence[Any] | None, output_device: Any, parameters: Sequence[nn.Parameter]
-) -> None:
-    """Raise ValueError unless inputs can go where `device_ids` says."""
+) -> list[torch.device] | None:
+    """Return the device for inputs, in a list; raise ValueError unless the module is there."""
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError("device_ids can only be None or contain a single element.")
     devices = {parameter.device for parameter in parameters}
@@ -94,6 +98,11 @@ def check_devices(
             f"module on one GPU: found device_ids {device_ids}, output_device {output_device}, "
             f"parameters on {sorted(map(str, devices))}; expected None for both"
         )
+    return [_device(each, next(iter(devices)).type) for each in device_ids] if device_ids else None
+
+
+def _device(device: Any, kind: str) -> torch.device:
+    return torch.device(kind, device) if isinstance(device, int) else torch.device(device)
 
 
 def check_others(

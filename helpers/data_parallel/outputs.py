@@ -37,16 +37,19 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
             yield from _tensors([getattr(leaf, each.name) for each in dataclasses.fields(leaf)])
 
 
-def through_gate(outputs: Any, at_backward: Callable[[], None]) -> Any:
+def through_gate(
+    outputs: Any, at_backward: Callable[[], object] = bool, clones: bool = True
+) -> Any:
     """Return the outputs, equal and alike in structure, with a node of ours in their graph.
 
     An output that the loss does not use gets no gradient then, rather than zeros, and its
-    parameters are reached with none; `at_backward` is called when backward comes by.
+    parameters are reached with none; `at_backward` is called when backward comes by. clones: so that
+    the loss may be changed in place; False saves the memory.
     """
     leaves, structure = pytree.tree_flatten(outputs)
     places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.grad_fn is not None]
     if places:
-        passed = _Gate.apply(at_backward, *(leaves[place] for place in places))
+        passed = _Gate.apply(at_backward, clones, *(leaves[place] for place in places))
         for place, tensor in zip(places, passed, strict=True):
             leaves[place] = tensor
     return pytree.tree_unflatten(leaves, structure)
@@ -54,12 +57,12 @@ def through_gate(outputs: Any, at_backward: Callable[[], None]) -> Any:
 
 class _Gate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, at_backward: Callable[[], None], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, at_backward: Callable[[], object], clones: bool, *tensors: Tensor):
         ctx.set_materialize_grads(False)
         ctx.at_backward = at_backward
-        return tuple(tensor.clone() for tensor in tensors)  # the loss may be changed in place
+        return tuple(tensor.clone() for tensor in tensors) if clones else tensors
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None):
         ctx.at_backward()
-        return None, *grads
+        return None, None, *grads

@@ -1,12 +1,13 @@
 """The hot path: from a gradient that is ready to its mean over the ranks.
 
-    backward ── a gradient is accumulated ──► its hook: `_accumulated`
-        first of this backward   `_begin`     every bucket waits for all its gradients
-        each                     `_collect`   divided, and laid into its bucket
-        a bucket is full         `_send`      its all-reduce starts; backward goes on
-        the last one is sent     `_finish`    waits; the gradients are means
+    a gradient is accumulated ──► its hook ──► `_collect`
+        the first of a backward   `_begin`    every bucket waits for all its gradients
+        each                      `_fill`     divided, and laid into its bucket
+        a bucket is full          `_send`     its all-reduce starts, and backward goes on
+        the last bucket is sent   `_finish`   waits; every gradient is a mean now
 
-What is the same in each step is done once: slots.py (places), transport.py (messages).
+Beside it: slots.py (where gradients lie), transport.py (how buckets travel), agreement.py (what
+ranks tell each other), static_graph.py (a graph that is always the same).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,18 +17,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from helpers.data_parallel.agreement import agree_on_order, count_users
 from helpers.data_parallel.complaints import twice, unfinished
-from helpers.data_parallel.slots import FilledBucket, Plan, Slot, make_buckets, make_slots
+from helpers.data_parallel.slots import Plan, Slot, make_buckets, make_slots, remake_buckets
 from helpers.data_parallel.transport import Transport
 
 
 class Reducer:
     """Averages the gradients of `parameters` (by name, trainable) over the ranks, in buckets.
 
-    It knows nothing of modules: DistributedDataParallel calls `before_forward` and
-    `before_backward`, autograd calls the hooks. Buckets are planned in reverse order of the
-    parameters first; once a backward has shown the real order, `rebuild` plans anew.
-    `as_views`: gradients lie in the buckets; else they are copied back after the sum.
+    It knows nothing of modules: a wrapper calls `before_forward`, autograd calls the hooks.
+    Buckets are planned for the parameters in reverse order first; once a backward has shown the
+    order in which gradients really come, `rebuild` plans anew.
+    as_views: gradients lie in the buckets; else they are copied back after the sum.
+    tracks_use: ranks tell each other which gradients they have; one that none has stays as it is.
     """
 
     is_static = False
@@ -42,16 +45,16 @@ class Reducer:
         tracks_use: bool = False,
         skips_unused: bool = False,
     ) -> None:
-        self.transport, self._plan = transport, plan
-        self._as_views, self.tracks_use, self._skips_unused = as_views, tracks_use, skips_unused
+        self.transport, self._plan, self._as_views = transport, plan, as_views
+        self.tracks_use, self._skips_unused = tracks_use, skips_unused
         self.slots = make_slots(parameters)
-        self.buckets = make_buckets(reversed(self.slots), plan)
+        self.buckets = make_buckets(self.slots[::-1], plan, transport.empty)
         self.error: Exception | None = None
         #: Waited for at the end of a backward: what hooks on buffers have started.
         self.futures: list[torch.futures.Future] = []
-        #: Divides by this instead of the world size, where ranks have joined.
+        #: Says by what to divide, in place of the world size, where ranks have no more inputs.
         self.divisor: Callable[[], float] | None = None
-        #: How many ranks used each parameter, int32 [number of slots]; the last backward's.
+        #: How many ranks used each parameter in the last backward, int32 [number of slots].
         self.num_users = torch.zeros(len(self.slots), dtype=torch.int32)
         self.reset()
         self._handles = [
@@ -72,7 +75,7 @@ class Reducer:
         for handle in self._handles:
             handle.remove()
 
-    # -- what forward tells ------------------------------------------------------------------
+    # -- told by the wrapper -----------------------------------------------------------------
 
     def before_forward(self, syncs: bool) -> None:
         """Note whether the backward of this forward is to be synchronised; local.
@@ -82,16 +85,16 @@ class Reducer:
         if syncs:
             self.check_finished()
             self._syncs, self._has_finished = True, False
-        elif self._has_finished:
+        elif self._has_finished:  # else a forward before this one still waits for its backward
             self._syncs = False
+
+    def expect_none_of(self, unused: Iterable[Slot]) -> None:
+        """Take note of the parameters that the next backward will not reach; local."""
+        self._unused = set(unused)
 
     def check_finished(self) -> None:
         if self.is_under_way:
             self.fail(unfinished(self, dist.get_rank(self.transport.group)))
-
-    def before_backward(self, unused: Iterable[Slot]) -> None:
-        """Take note of the parameters that this backward will not reach; local."""
-        self._unused = set(unused)
 
     def rebuild(self) -> bool:
         """Plan the buckets anew in the order that the first rank observed; return whether.
@@ -101,70 +104,89 @@ class Reducer:
         if self.has_rebuilt or self.num_reductions == 0 or self.is_under_way:
             return False
         self.has_rebuilt = True
-        order = self._agree_on_order()
-        planned = self._plan([slot.parameter for slot in order])
-        if not _is_same(planned, self.buckets):
-            _release(self.slots, self.buckets)
-            self.buckets = make_buckets(order, self._plan)
+        seen = dict.fromkeys([*self._order, *reversed(self.slots)])
+        order = agree_on_order(list(seen), self.slots, self.transport.group)
+        self.buckets = remake_buckets(self.buckets, order, self._plan, self.transport.empty)
+        self._order.clear()
         return True
 
-    # -- what autograd tells -----------------------------------------------------------------
+    def shadow(self) -> None:
+        """Send what one backward sends, all zeros: for a rank that has no more inputs."""
+        zeros = [torch.zeros_like(bucket.buffer) for bucket in self.buckets]
+        last = self.buckets[-1]
+        waits = [
+            self.transport.send(bucket, buffer, bucket is last)
+            for bucket, buffer in zip(self.buckets, zeros, strict=True)
+        ]
+        if self.tracks_use:
+            waits.append(self._count_users(set()))
+        for wait in waits:
+            wait()
+        self.num_reductions += 1
+
+    # -- called by autograd ------------------------------------------------------------------
 
     def _hook(self, slot: Slot) -> Callable[[nn.Parameter], None]:
         def accumulated(parameter: nn.Parameter) -> None:
-            if parameter.grad is not None:  # None: backward gave this one no gradient
+            grad = parameter.grad  # None where backward came by and had no gradient to give
+            if self.tracks_use and grad is not None:
                 self._used.add(slot)
             if self._syncs:
-                self.accumulated(slot)
+                self._collect(slot, grad)
             elif self._as_views:
-                _adopt(slot)
+                _adopt(slot, grad)
 
         return accumulated
 
-    def accumulated(self, slot: Slot) -> None:
+    def _collect(self, slot: Slot, grad: Tensor | None) -> None:
         if not self.is_under_way:
             self._begin()
-        self._collect(slot)
-
-    def _begin(self) -> None:
-        self.is_under_way, self._num_sent = True, 0
-        self._world_size = self._divide_by()
-        for bucket in self.buckets:
-            bucket.waiting = set(bucket.slots)
-        for slot in self._unused:
-            self._fill(slot)
-        if self._unused:
-            self._send_full_buckets()
-
-    def _collect(self, slot: Slot) -> None:
         waiting = slot.bucket.waiting
         if slot not in waiting:
             self.fail(twice(slot))
-        self._fill(slot)
+        self._fill(slot, grad)
+        waiting.remove(slot)
         if not self.has_rebuilt:
             self._order.append(slot)
         if not waiting:
             self._send_full_buckets()
 
-    def _fill(self, slot: Slot) -> None:
+    def _begin(self) -> None:
+        self.is_under_way, self._num_sent = True, 0
+        self._world_size = self.divisor() if self.divisor else self.transport.world_size
+        # a tensor, because a kernel takes it twice as fast as a Python number
+        self._share = torch.tensor(1 / self._world_size, dtype=torch.float64)
+        self._divides = not self.transport.has_hook
+        self._keeps_graph = torch.is_grad_enabled()  # in backward(create_graph=True)
+        for bucket in self.buckets:
+            bucket.waiting = set(bucket.slots)
+        if self._unused:
+            self._fill_unused()
+
+    def _fill_unused(self) -> None:
+        for slot in self._unused:
+            self._fill(slot, slot.parameter.grad)
+            slot.bucket.waiting.remove(slot)
+        self._send_full_buckets()
+
+    def _fill(self, slot: Slot, grad: Tensor | None) -> None:
         """Put this rank's share of the mean into the bucket; a hook gets it undivided."""
-        parameter, view = slot.parameter, slot.view
-        grad, divides = parameter.grad, not self.transport.has_hook
+        view = slot.view
+        if grad is view:
+            if self._divides:
+                view.div_(self._world_size)
+            return
         if grad is None:
             view.zero_()
-        elif grad is view:
-            if divides:
-                view.div_(self._world_size)
+            return
+        if self._keeps_graph:
+            grad = grad.detach()
+        if self._divides:
+            torch.mul(grad, self._share, out=view)
         else:
-            if grad.requires_grad:  # backward(create_graph=True)
-                grad = grad.detach()
-            if divides:
-                torch.mul(grad, 1 / self._world_size, out=view)
-            else:
-                view.copy_(grad)
-            if self._as_views:
-                parameter.grad = view
-        slot.bucket.waiting.discard(slot)
+            view.copy_(grad)
+        if self._as_views:
+            slot.parameter.grad = view
 
     def _send_full_buckets(self) -> None:
         """Send in order: ranks fill buckets in their own time, but all must send alike."""
@@ -173,93 +195,50 @@ class Reducer:
             if bucket.waiting:
                 return
             self._num_sent += 1
-            if not (self._skips_unused and self._unused.issuperset(bucket.slots)):
-                is_last = self._num_sent == len(self.buckets)
-                bucket.wait = self.transport.send(bucket, bucket.buffer, is_last)
+            if self._skips_unused and self._unused.issuperset(bucket.slots):
+                bucket.wait = bool
+                continue
+            is_last = self._num_sent == len(self.buckets)
+            bucket.wait = self.transport.send(bucket, bucket.buffer, is_last)
         self._finish()
 
     @torch.no_grad()
     def _finish(self) -> None:
-        waits = [self._count_users(self._used)] if self.tracks_use else []
-        for wait in [*waits, *(bucket.wait for bucket in self.buckets)]:
+        waits = [bucket.wait for bucket in self.buckets]
+        if self.tracks_use:
+            waits.append(self._count_users(self._used))
+        for wait in (*waits, *(future.wait for future in self.futures)):
             wait()
-        for future in self.futures:
-            future.wait()
-        for slot in self.slots:
-            self._hand_out(slot)
+        self._hand_out()
         self._used.clear()
         self.futures.clear()
         self.is_under_way, self._has_finished = False, True
         self.num_reductions += 1
 
-    def _hand_out(self, slot: Slot) -> None:
-        """Give the parameter its mean; one that no rank used keeps what it had."""
-        grad = slot.parameter.grad
-        if grad is slot.view or (self.tracks_use and not self.num_users[slot.index]):
-            return
-        if self._as_views:
-            slot.parameter.grad = slot.view
-        elif grad is None:
-            slot.parameter.grad = slot.view.clone()
-        else:
-            grad.detach().copy_(slot.view)
-
-    # -- between the ranks -------------------------------------------------------------------
-
-    def shadow(self) -> None:
-        """Send what one backward sends, all zeros: for a rank that has no more inputs."""
-        waits = []
-        for bucket in self.buckets:
-            is_last = bucket is self.buckets[-1]
-            waits.append(self.transport.send(bucket, torch.zeros_like(bucket.buffer), is_last))
-        if self.tracks_use:
-            waits.append(self._count_users(set()))
-        for wait in waits:
-            wait()
-        self.num_reductions += 1
-
-    def _divide_by(self) -> float:
-        if self.divisor is not None:
-            return self.divisor()
-        return dist.get_world_size(self.transport.group)
+    def _hand_out(self) -> None:
+        """Give each parameter its mean; one that no rank used keeps what it had."""
+        num_users = self.num_users.tolist() if self.tracks_use else None
+        for slot in self.slots:
+            grad, view = slot.parameter.grad, slot.view
+            if grad is view or (num_users and not num_users[slot.index]):
+                continue
+            if self._as_views:
+                slot.parameter.grad = view
+            elif grad is None:
+                slot.parameter.grad = view.clone()
+            else:
+                grad.detach().copy_(view)
 
     def _count_users(self, used: set[Slot]) -> Callable[[], object]:
-        """Start to count the ranks that used each parameter; return what waits for it."""
-        flags = [slot in used for slot in self.slots]
-        device = self.slots[0].parameter.device
-        self.num_users = torch.tensor(flags, dtype=torch.int32, device=device)
-        return dist.all_reduce(self.num_users, group=self.transport.group, async_op=True).wait
-
-    def _agree_on_order(self) -> list[Slot]:
-        """Return the slots in the first rank's order; those it has not seen come last."""
-        seen = dict.fromkeys([*self._order, *reversed(self.slots)])
-        device = self.slots[0].parameter.device
-        order = torch.tensor([slot.index for slot in seen], device=device)
-        dist.broadcast(order, group=self.transport.group, group_src=0)
-        self._order = []
-        return [self.slots[index] for index in order.tolist()]
+        self.num_users, wait = count_users(self.slots, used, self.transport.group)
+        return wait
 
     def fail(self, error: Exception) -> NoReturn:
         self.error = error
         raise error
 
 
-def _adopt(slot: Slot) -> None:
+def _adopt(slot: Slot, grad: Tensor | None) -> None:
     """Keep the gradient of an unsynchronised backward in the bucket: one copy, not two."""
-    grad = slot.parameter.grad
     if grad is not None and grad is not slot.view and not grad.requires_grad:
         slot.parameter.grad = slot.view.copy_(grad)
-
-
-def _is_same(planned: list[list[Tensor]], buckets: list[FilledBucket]) -> bool:
-    old = [[id(parameter) for parameter in bucket.parameters] for bucket in buckets]
-    return [[id(parameter) for parameter in parameters] for parameters in planned] == old
-
-
-def _release(slots: Iterable[Slot], buckets: list[FilledBucket]) -> None:
-    """Let go of buffers that hold no gradient now, before the new ones are made."""
-    buckets.clear()
-    for slot in slots:
-        slot.bucket = None
-        if slot.parameter.grad is not slot.view:
-            slot.view = None

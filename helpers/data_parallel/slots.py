@@ -1,12 +1,14 @@
 """Each parameter's place in the buckets, and the buckets as they are filled and sent."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from helpers.buckets import Bucket
 
+#: Makes a flat buffer of zeros: (number of elements, dtype, device).
+Empty = Callable[[int, torch.dtype, torch.device], Tensor]
 Plan = Callable[[list[Tensor]], list[list[Tensor]]]
 
 
@@ -21,17 +23,19 @@ class Slot:
 
     def __init__(self, index: int, name: str, parameter: nn.Parameter) -> None:
         self.index, self.name, self.parameter = index, name, parameter
+        self.bucket: FilledBucket | None = None
+        self.view: Tensor | None = None
 
 
 class FilledBucket(Bucket):
     """A bucket on its way: `waiting` holds the slots whose gradients are not in it yet."""
 
-    def __init__(self, index: int, slots: list[Slot]) -> None:
-        super().__init__(slot.parameter for slot in slots)
+    def __init__(self, index: int, slots: list[Slot], empty: Empty | None) -> None:
+        super().__init__((slot.parameter for slot in slots), empty)
         self.index, self.slots = index, slots
         self.waiting: set[Slot] = set()
         #: Waits for the sum; set when the bucket is sent.
-        self.wait: Callable[[], None] = _nothing
+        self.wait: Callable[[], object] = bool
 
 
 def make_slots(named_parameters: Mapping[str, nn.Parameter]) -> list[Slot]:
@@ -39,35 +43,52 @@ def make_slots(named_parameters: Mapping[str, nn.Parameter]) -> list[Slot]:
     return [Slot(index, name, parameter) for index, (name, parameter) in named]
 
 
-def make_buckets(slots: Iterable[Slot], plan: Plan) -> list[FilledBucket]:
+def make_buckets(slots: list[Slot], plan: Plan, empty: Empty | None = None) -> list[FilledBucket]:
     """Return buckets for the slots, given in the order in which their gradients become ready.
 
-    A gradient that lies in an old bucket moves to its new one.
+    A gradient that lies in an old bucket moves to its new one. `empty` makes the buffers.
+    Raises ValueError where the plan leaves a parameter out, or has one twice.
     """
     by_parameter = {id(slot.parameter): slot for slot in slots}
-    planned = plan([slot.parameter for slot in by_parameter.values()])
+    planned = plan([slot.parameter for slot in slots])
     found = sorted(id(parameter) for parameters in planned for parameter in parameters)
     if found != sorted(by_parameter):
         raise ValueError(
-            f"the plan holds {len(found)} parameters, expected each of the "
-            f"{len(by_parameter)} trainable ones once"
+            f"the plan holds {len(found)} parameters, expected each of the {len(slots)} "
+            "trainable ones once"
         )
     buckets = []
     for index, parameters in enumerate(planned):
-        bucket = FilledBucket(index, [by_parameter[id(p)] for p in parameters])
+        bucket = FilledBucket(index, [by_parameter[id(p)] for p in parameters], empty)
         for slot, view in zip(bucket.slots, bucket.views, strict=True):
             _place(slot, bucket, view)
         buckets.append(bucket)
     return buckets
 
 
+def remake_buckets(
+    buckets: list[FilledBucket], slots: list[Slot], plan: Plan, empty: Empty | None
+) -> list[FilledBucket]:
+    """Return the buckets that the plan gives for the slots in this order: the old if it is those.
+
+    Old buffers that hold no gradient are let go of before new ones are made.
+    """
+    planned = plan([slot.parameter for slot in slots])
+    if [[id(p) for p in parameters] for parameters in planned] == [
+        [id(p) for p in bucket.parameters] for bucket in buckets
+    ]:
+        return buckets
+    buckets.clear()
+    for slot in slots:
+        slot.bucket = None
+        if slot.parameter.grad is not slot.view:
+            slot.view = None
+    return make_buckets(slots, plan, empty)
+
+
 @torch.no_grad()
 def _place(slot: Slot, bucket: FilledBucket, view: Tensor) -> None:
     grad = slot.parameter.grad
-    if grad is not None and grad is getattr(slot, "view", None):
+    if grad is not None and grad is slot.view:
         slot.parameter.grad = view.copy_(grad)
     slot.bucket, slot.view = bucket, view
-
-
-def _nothing() -> None:
-    pass

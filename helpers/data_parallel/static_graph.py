@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
+from torch import Tensor
 from torch.autograd import Variable
 
 from helpers.data_parallel.complaints import changed
@@ -28,7 +29,7 @@ class StaticReducer(Reducer):
         self.is_recording, self._ends = True, False
         self._times: Counter[Slot] = Counter()  # how often each gradient comes in one backward
 
-    def at_start_of_backward(self) -> None:
+    def start_recording(self) -> None:
         """Have autograd say when the first backward ends; called when the outputs' turn comes.
 
         Not public in torch, which has no public way to be told: its own classes use it too.
@@ -37,7 +38,7 @@ class StaticReducer(Reducer):
             self._ends = True
             Variable._execution_engine.queue_callback(self._end_recording)
 
-    def accumulated(self, slot: Slot) -> None:
+    def _collect(self, slot: Slot, grad: Tensor | None) -> None:
         if self.is_recording:
             if self._ends:  # else backward went round the outputs: another wrapper's
                 self.is_under_way = True
@@ -50,13 +51,16 @@ class StaticReducer(Reducer):
             self.fail(changed(slot))
         self._left[slot] -= 1
         if self._left[slot] == 0:
-            self._collect(slot)
+            super()._collect(slot, grad)
 
     def _end_recording(self) -> None:
         self._order = list(self._times)
-        self._unused = set(self.slots)  # none is waited for any more
+        self._unused = set(self.slots) - set(self._times)
         self._begin()
-        self._unused -= set(self._times)
+        for slot in self._times:
+            self._fill(slot, slot.parameter.grad)
+            slot.bucket.waiting.remove(slot)
+        self._send_full_buckets()
         self.is_recording = False
 
     def _count_users(self, used: set[Slot]) -> Callable[[], object]:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from helpers.data_parallel.shared_state import broadcast
 from helpers.data_parallel.transport import Transport
 
 
@@ -16,6 +17,8 @@ class TorchNames:
 
     #: Of torch's coalesced broadcasts: a tensor's share of one message. Ours has no limit.
     broadcast_bucket_size = 250 * 2**20
+    _was_joined = False
+    _ddp_sink_clone = True
 
     @property
     def broadcast_buffers(self) -> bool:
@@ -39,6 +42,14 @@ class TorchNames:
             dist.BuiltinCommHookType.FP16_COMPRESS: default_hooks.fp16_compress_hook,
         }
         self.register_comm_hook(self.process_group, hooks[kind])
+        self._transport.hook_name = str(kind)
+
+    def _default_broadcast_coalesced(
+        self, bufs: list[Tensor] | None = None, bucket_size: Any = None, authoritative_rank: int = 0
+    ) -> None:
+        """Broadcast buffers, all by default, from one rank; every rank must call this."""
+        bufs = list(self._shared.buffers().values()) if bufs is None else bufs
+        broadcast(bufs, self.process_group, authoritative_rank)
 
     def _register_buffer_comm_hook(
         self, state: Any, hook: Callable, comm_hook_location: Any = None
@@ -47,7 +58,7 @@ class TorchNames:
         if not callable(hook):
             raise TypeError(f"found {type(hook).__name__}, expected a callable hook")
         is_before = getattr(comm_hook_location, "name", "") == "PRE_FORWARD"
-        self._buffer_sync.register(state, hook, after_forward=not is_before)
+        self._shared.register(state, hook, after_forward=not is_before)
 
     def _set_static_graph(self) -> None:
         if self.static_graph:
@@ -76,12 +87,21 @@ class TorchNames:
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         """Return the number of reductions and the last error: `iteration`, `has_error`, `error`."""
-        error = self._reducer.error
+        error, hook_name = self._reducer.error, self._transport.hook_name
         return {
             "iteration": self._reducer.num_reductions,
             "has_error": int(error is not None),
             "error": str(error or ""),
+            "join_uneven_inputs": self._was_joined,
+            **({"comm_hook": hook_name} if hook_name else {}),
         }
+
+    def _set_ddp_sink_clone(self, val: bool) -> None:
+        """Say whether outputs are cloned where the graph is watched; not if the loss is read only.
+
+        Outputs that are changed in place need it.
+        """
+        self._ddp_sink_clone = val
 
     @staticmethod
     def _get_data_parallel_params(module: nn.Module, named_params: bool = False) -> Iterator:

@@ -54,6 +54,21 @@ class Transport:
         self.group = group
         self._all_reduce = all_reduce or dist.all_reduce
         self._hook: tuple[Callable[..., torch.futures.Future], Any] | None = None
+        self.hook_name: str | None = None
+
+    @property
+    def world_size(self) -> int:
+        return dist.get_world_size(self.group)
+
+    def empty(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return a flat buffer of zeros for a bucket. Every rank must call this, in like order.
+
+        Where `all_reduce` has an `empty` of its own, it says in which memory it works best.
+        """
+        make = getattr(self._all_reduce, "empty", None)
+        if make is None or device.type != "cpu":
+            return torch.zeros(num_elements, dtype=dtype, device=device)
+        return make(num_elements, dtype, group=self.group)
 
     @property
     def has_hook(self) -> bool:
@@ -63,6 +78,7 @@ class Transport:
         if self.has_hook:
             raise RuntimeError("a second communication hook, expected one at most")
         self._hook = hook, state
+        self.hook_name = getattr(hook, "__qualname__", type(hook).__name__)
 
     def send(self, bucket: FilledBucket, buffer: Tensor, is_last: bool) -> Callable[[], None]:
         """Start to combine `buffer` ([N], as the bucket's) over the ranks; return what waits.
