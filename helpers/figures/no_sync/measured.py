@@ -49,19 +49,18 @@ def errors_by_divisor(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> Dr
 
 
 @styled()
-def live_bytes(curves: Mapping[str, Sequence[int]], gradient_bytes: int) -> Drawing:
-    """Bytes beyond the parameters against the changes of a window, in sizes of the gradients.
+def live_bytes(curves: Mapping[str, Sequence[float]]) -> Drawing:
+    """Bytes beyond the parameters as a window goes on, a line a name. Local.
 
-    Local. curves: name -> live bytes after each change (LiveBytes.history), parameters not in it.
+    curves: name -> live bytes after each change, in sizes of the gradients.
     """
     figure = drawing(WIDTH, 3.2, f"Live bytes over a window: {', '.join(curves)}")
     (axes,) = figure.axes
-    for index, (name, history) in enumerate(curves.items()):
-        sizes = [size / gradient_bytes for size in history]
+    for index, (name, sizes) in enumerate(curves.items()):
         places = [100 * place / max(len(sizes) - 1, 1) for place in range(len(sizes))]
         axes.step(places, sizes, where="post", color=series_colour(index),
                   linestyle=DASHES[index % len(DASHES)], label=name)  # fmt: skip
-    axes.set(xlim=(0, 100), xlabel="% of the window's allocations")
+    axes.set(xlim=(0, 100), xlabel="% of the window's changes in memory")
     axes.set_ylim(0, None)
     axes.set_ylabel("bytes beyond parameters,\nin sizes of the gradients")
     figure.legend(loc="outside upper center", ncols=len(curves), columnspacing=1.2)
