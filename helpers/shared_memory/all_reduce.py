@@ -1,7 +1,4 @@
-"""`all_reduce` through shared memory: what it refuses, and what it keeps for each group."""
-
-import weakref
-from collections.abc import Callable
+"""`all_reduce` through shared memory and `empty`, a tensor that lies in it: what they refuse."""
 
 import torch
 import torch.distributed as dist
@@ -9,11 +6,10 @@ from torch import Tensor
 
 from helpers import traffic
 from helpers.collectives.agreement import DTYPES
-from helpers.collectives.calls import flat_of, opened, write_back
+from helpers.collectives.calls import opened
 
-from .peers import Peers
-from .segments import SegmentedSum, block_bytes
-from .work import Line, completed
+from .channel import channel_of
+from .work import completed
 
 
 def all_reduce(
@@ -41,15 +37,49 @@ def all_reduce(
     RuntimeError naming the ranks that are gone, or late, and on all later calls.
 
     Two copies and one sum a rank, against two sends and two receives through the kernel of a
-    ring on loopback. Source: MPI libraries' shared-memory collectives. Chapter 08 uses it.
+    ring on loopback; less where every rank's tensor is one that `empty` has made for this group:
+    each rank sums its part of all of them where it lies, and writes it to all. Once a rank has
+    waited for that, no other reads its tensor any more.
+    Source: MPI libraries' shared-memory collectives. Chapter 08 uses it.
     """
     group = opened(group)
     _check(tensor)
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s: found {timeout_s!r}, expected seconds, more than 0")
+    _check_timeout(timeout_s)
     work = _start(tensor, group, async_op, timeout_s)
     traffic.record("all_reduce", tensor.numel() * tensor.element_size(), group)
     return work
+
+
+def empty(
+    num_elements: int,
+    dtype: torch.dtype,
+    group: dist.ProcessGroup | None = None,
+    *,
+    timeout_s: float = 30.0,
+) -> Tensor:
+    """Return zeros [num_elements] on the CPU, for `all_reduce` to sum without copies.
+
+    Every rank must call this, in the same order, also among its `all_reduce`s. The tensor is
+    this rank's own; the others touch it while they sum it with theirs, whole: a part of it is
+    summed as any other tensor, and so is one whose partner a rank has not brought along. The
+    memory has no name, so none is left behind, and goes when the ranks' tensors and all views
+    of them have.
+
+    Raises ValueError for another dtype than `all_reduce` takes, a negative length, and, on every
+    rank, where lengths or dtypes differ; RuntimeError as `all_reduce`.
+    `DistributedDataParallel` lays its buckets here: `all_reduce.empty` is this function.
+    """
+    group = opened(group)
+    _check_dtype(dtype)
+    _check_timeout(timeout_s)
+    if not isinstance(num_elements, int) or num_elements < 0:
+        raise ValueError(f"num_elements: found {num_elements!r}, expected a number, 0 or more")
+    if dist.get_world_size(group) == 1:
+        return torch.zeros(num_elements, dtype=dtype)
+    return channel_of(group, timeout_s).make(num_elements, dtype, group, timeout_s)
+
+
+all_reduce.empty = empty  # by which a wrapper finds the memory that suits the sum
 
 
 def _start(
@@ -57,7 +87,7 @@ def _start(
 ) -> dist.Work | None:
     if dist.get_world_size(group) == 1:
         return completed(tensor) if async_op else None
-    channel = _channel(group, timeout_s)
+    channel = channel_of(group, timeout_s)
     task = channel.task(tensor, timeout_s)
     if async_op:
         return channel.line.start(tensor, task)
@@ -71,54 +101,18 @@ def _check(tensor: Tensor) -> None:
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         found = tensor.device if tensor.device.type != "cpu" else tensor.layout
         raise ValueError(f"found a tensor on {found}, expected a dense one on the CPU")
-    if tensor.dtype not in DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"found a tensor of {tensor.dtype}, expected one of {names}")
+    _check_dtype(tensor.dtype)
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     if tensor.numel() and any(length > 1 and step == 0 for length, step in steps):
         raise ValueError("found an expanded tensor, expected a place of its own for each element")
 
 
-class Channel:
-    """What a group keeps between its calls: memory, pipes, the line of its operations."""
-
-    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        self.line = Line()
-        self._failure = ""
-        self._peers = Peers(group, block_bytes(dist.get_world_size(group)), timeout_s)
-
-    def task(self, tensor: Tensor, timeout_s: float) -> Callable[[], None]:
-        """What is to be done for one tensor, when its turn has come."""
-
-        mode = torch.inference_mode if tensor.is_inference() else torch.no_grad
-
-        def sum_in_place() -> None:
-            if self._failure:
-                raise RuntimeError(f"an all-reduce of this group has failed: {self._failure}")
-            with mode():  # a thread does not inherit it
-                flat = flat_of(tensor)
-                try:
-                    SegmentedSum(self._peers, flat, timeout_s).run()
-                except ValueError:
-                    raise  # all ranks have met and go on together
-                except BaseException as error:
-                    self._failure = str(error) or type(error).__name__
-                    self._peers.close()  # tells the others
-                    raise
-                write_back(flat, tensor)
-
-        return sum_in_place
-
-    def close(self) -> None:
-        """Give memory and pipes back once all operations are through. Local."""
-        self.line.close(self._peers.close)
+def _check_dtype(dtype: torch.dtype) -> None:
+    if dtype not in DTYPES:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise ValueError(f"found a tensor of {dtype}, expected one of {names}")
 
 
-_channels: weakref.WeakKeyDictionary[dist.ProcessGroup, Channel] = weakref.WeakKeyDictionary()
-
-
-def _channel(group: dist.ProcessGroup, timeout_s: float) -> Channel:
-    if group not in _channels:
-        _channels[group] = Channel(group, timeout_s)
-        weakref.finalize(group, _channels[group].close)
-    return _channels[group]
+def _check_timeout(timeout_s: float) -> None:
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s: found {timeout_s!r}, expected seconds, more than 0")

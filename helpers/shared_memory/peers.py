@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 from helpers import host_memory
 
-#: What a rank says when it meets the others: two numbers.
-RECORD = struct.Struct("=qq")
+#: What a rank says when it meets the others: three numbers.
+RECORD = struct.Struct("=qqq")
+Record = tuple[int, int, int]
 
 #: Whether a pipe has an address without a name in a file system (Linux).
 HAS_PROC = Path("/proc/self/fd").exists()
@@ -85,7 +86,7 @@ class Peers:
         self._blocks = {self.rank: host_memory.share(num_bytes)}
         try:
             self._open(self._exchange(group), num_bytes)
-            self.meet((0, 0), timeout_s)  # now all have opened what is ours
+            self.meet((0, 0, 0), timeout_s)  # now all have opened what is ours
         except BaseException:
             self.close()
             raise
@@ -115,7 +116,7 @@ class Peers:
             for rank in range(self.world_size)
         ]
 
-    def meet(self, says: tuple[int, int], timeout_s: float) -> list[tuple[int, int]]:
+    def meet(self, says: Record, timeout_s: float) -> list[Record]:
         """Return what each rank said, once all have said it. Every rank must call this.
 
         What a rank wrote into its block before it met the others, they may read after.
@@ -147,7 +148,7 @@ class Peers:
                 poll.unregister(fd)
                 yield waiting.pop(fd)
 
-    def _read(self, rank: int) -> tuple[int, int]:
+    def _read(self, rank: int) -> Record:
         record = os.read(self._inbox[rank].fd, RECORD.size)
         if not record:
             raise _gone(rank)

@@ -5,8 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from helpers.collectives.agreement import DTYPES
-
+from .agreement import agree
 from .peers import Peers
 
 #: Measured best, 64 KB to 64 MB: smaller ones meet too often, larger ones leave the cache.
@@ -25,6 +24,13 @@ def _chunk_bytes(segment_bytes: int, world_size: int) -> int:
     """Bytes of each rank's chunk but the last, in whole cache lines."""
     lines = -(-segment_bytes // ALIGNMENT_BYTES)
     return -(-lines // world_size) * ALIGNMENT_BYTES
+
+
+def chunk_ends(length: int, item_bytes: int, world_size: int) -> list[tuple[int, int]]:
+    """Where each rank's chunk of `length` elements starts and ends. Local."""
+    chunk = _chunk_bytes(length * item_bytes, world_size) // item_bytes
+    ends = [min(rank * chunk, length) for rank in range(world_size + 1)]
+    return list(itertools.pairwise(ends))
 
 
 class SegmentedSum:
@@ -74,21 +80,13 @@ class SegmentedSum:
             self._copy_out(count - 1)
 
     def _meet(self) -> None:
-        kind = len(self._flat), DTYPES.index(self._flat.dtype)
-        kinds = self._peers.meet(kind, self._timeout_s)
-        if any(other != kinds[0] for other in kinds):
-            found = [
-                f"rank {rank}: {length} x {DTYPES[index]}"
-                for rank, (length, index) in enumerate(kinds)
-            ]
-            raise ValueError(f"ranks differ in what they sum: {'; '.join(found)}")
+        while any(agree(self._peers, self._flat, 0, self._timeout_s)):
+            pass  # some came with a shared buffer, but not all: they come again without
 
     def _chunks(self, k: int) -> list[tuple[int, int]]:
         """Where each rank's chunk of segment k starts and ends."""
-        item_bytes, length = self._flat.element_size(), len(self._segments[k])
-        chunk = _chunk_bytes(length * item_bytes, self._peers.world_size) // item_bytes
-        ends = [min(rank * chunk, length) for rank in range(self._peers.world_size + 1)]
-        return list(itertools.pairwise(ends))
+        item_bytes = self._flat.element_size()
+        return chunk_ends(len(self._segments[k]), item_bytes, self._peers.world_size)
 
     def _copy_in(self, k: int) -> None:
         segment, place = self._segments[k], self._inputs[k % 2][self._peers.rank]
