@@ -88,6 +88,7 @@ def test_a_result_that_cannot_travel_is_that_ranks_failure():
 
 def test_the_callers_surroundings(folder, monkeypatch):
     monkeypatch.setenv("FROM_CALLER", "yes")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     def look():
         names = ("FROM_CALLER", "ON_TOP", "MASTER_ADDR", "OMP_NUM_THREADS")
