@@ -43,8 +43,8 @@ def through_gate(
     """Return the outputs, equal and alike in structure, with a node of ours in their graph.
 
     An output that the loss does not use gets no gradient then, rather than zeros, and its
-    parameters are reached with none; `at_backward` is called when backward comes by. clones: so that
-    the loss may be changed in place; False saves the memory.
+    parameters are reached with none; `at_backward` is called when backward comes by.
+    clones: so that the loss may be changed in place; False saves the memory.
     """
     leaves, structure = pytree.tree_flatten(outputs)
     places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.grad_fn is not None]

@@ -10,6 +10,7 @@ Beside it: slots.py (where gradients lie), transport.py (how buckets travel), ag
 ranks tell each other), static_graph.py (a graph that is always the same).
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
@@ -127,16 +128,22 @@ class Reducer:
     # -- called by autograd ------------------------------------------------------------------
 
     def _hook(self, slot: Slot) -> Callable[[nn.Parameter], None]:
+        reducer = weakref.proxy(self)  # a parameter that is wrapped anew lets the old one go
+
         def accumulated(parameter: nn.Parameter) -> None:
             grad = parameter.grad  # None where backward came by and had no gradient to give
-            if self.tracks_use and grad is not None:
-                self._used.add(slot)
-            if self._syncs:
-                self._collect(slot, grad)
-            elif self._as_views:
+            if reducer.tracks_use and grad is not None:
+                reducer._used.add(slot)
+            if reducer._syncs:
+                reducer._collect(slot, grad)
+            elif reducer._as_views:
                 _adopt(slot, grad)
 
         return accumulated
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_handles", ()):
+            handle.remove()
 
     def _collect(self, slot: Slot, grad: Tensor | None) -> None:
         if not self.is_under_way:
