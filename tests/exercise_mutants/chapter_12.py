@@ -1,6 +1,6 @@
 """Wrong solutions of chapter 12 that its checks must reject."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -118,9 +118,8 @@ def sets_before_it_tries(*models):
 
 @contextmanager
 def quiet_for_ever(*models):
-    stack = ExitStack()
     for model in models:
-        stack.enter_context(model.no_sync())
+        setattr(model, FLAG, False)
     yield
 
 
