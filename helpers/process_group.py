@@ -27,6 +27,10 @@ BACKENDS = ("gloo", "nccl")
 
 _openings = itertools.count()
 _stores: dict[tuple[str, ...], dist.Store] = {}  # one per rendezvous, kept for later openings
+# The group closed last, kept until the next one closes. Freeing a group joins its threads; the
+# reducer of torch's DistributedDataParallel, which may outlive the `with` block, does so while it
+# holds Python's lock, and hangs if one of them still needs that lock to let go of its last message.
+_closed: list[dist.ProcessGroup] = []
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ def _close(error: type[BaseException] | None, *_: object) -> None:
     if error is None:
         settle()  # what is still under way, and nobody has waited for
     if dist.is_initialized():
+        _closed[:] = [dist.group.WORLD]
         dist.destroy_process_group()
 
 

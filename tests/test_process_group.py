@@ -135,3 +135,11 @@ def test_a_rank_that_never_opens_makes_the_others_raise():
 def test_ranks_cannot_be_changed():
     with pytest.raises(AttributeError):
         Ranks(0, 0, 1, torch.device("cpu"), "gloo").rank = 1
+
+
+def test_the_group_closed_last_outlives_its_block():
+    """torch's reducer frees its group under Python's lock: it must never be the last to hold it."""
+    for _ in range(2):
+        with process_group():
+            group = torch.distributed.group.WORLD
+        assert module._closed == [group]
