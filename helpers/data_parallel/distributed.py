@@ -11,6 +11,7 @@ from torch.autograd.profiler import record_function
 
 from helpers.buckets import Bucket
 from helpers.data_parallel import options
+from helpers.data_parallel.compiling import not_compiled
 from helpers.data_parallel.delayed import DelayedGradients
 from helpers.data_parallel.joining import JoinableWrapper
 from helpers.data_parallel.outputs import find_unused, through_gate
@@ -119,6 +120,7 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
                 self._delayed.lay_out()
             return self._after_forward(output) if self._reducer else output
 
+    @not_compiled
     def _before_forward(self) -> None:
         if has_graph := torch.is_grad_enabled():
             if self._shared.trains_others_now():
@@ -133,6 +135,7 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
         if self._join_config.enable:
             self._agree_on_sync(self.require_backward_grad_sync)
 
+    @not_compiled
     def _after_forward(self, output: Any) -> Any:
         if self._syncs_buffers(after_forward=True):
             self._reducer.futures += self._sync_buffers()

@@ -55,8 +55,9 @@ class Reducer:
         self.futures: list[torch.futures.Future] = []
         #: Says by what to divide, in place of the world size, where ranks have no more inputs.
         self.divisor: Callable[[], float] | None = None
-        #: How many ranks used each parameter in the last backward, int32 [number of slots].
-        self.num_users = torch.zeros(len(self.slots), dtype=torch.int32)
+        #: How many ranks used each parameter in the last backward, int32 [number of slots]; None
+        #: where that is not tracked, or not known yet.
+        self.num_users: Tensor | None = None
         self.reset()
         self._handles = [
             slot.parameter.register_post_accumulate_grad_hook(self._hook(slot))

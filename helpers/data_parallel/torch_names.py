@@ -29,7 +29,7 @@ class TorchNames:
         self.forward_sync_buffers = value
 
     @property
-    def _used_map(self) -> Tensor:
+    def _used_map(self) -> Tensor | None:
         return self._reducer.num_users
 
     @property
