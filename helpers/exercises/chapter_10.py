@@ -1,7 +1,7 @@
-"""Checks of chapter 10: seconds of a step, overlap seen in timestamps, hooks, the best plan."""
+"""Checks of chapter 10: overlap, seen in timestamps; hooks; the earliest end of any plan."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -14,35 +14,6 @@ from helpers.exercises.checking import Wrong, exercise, expect_close
 from helpers.link import Link
 from helpers.process_group import Ranks, process_group
 from helpers.traffic import count_traffic
-
-#: Way -> how many of 12 layers each bucket holds, and whether it leaves during backward.
-WAYS = {"each layer": ([1] * 12, True), "flat": ([12], False), "by threes": ([3] * 4, True)}
-LAYER_BYTES, FORWARD_S, BACKWARD_S = 1_000_000, 0.060, 0.010
-#: An all-reduce of two ranks: 2 ms a message, 1 MB in 8 ms.
-TWO_RANKS = Link(2e-3, 0.125, world_size=2)
-
-
-@exercise("10-predict")
-def predict(solution: Callable[[], Mapping[str, tuple[int, float]]]) -> None:
-    """solution() -> {way: (messages, milliseconds of the step)}. Local."""
-    found = solution()
-    for way, (layers, overlaps) in WAYS.items():
-        if not isinstance(found, Mapping) or way not in found:
-            raise Wrong(f"found {found!r}, expected a dict with {', '.join(WAYS)}")
-        messages, step_ms = found[way]
-        if messages != len(layers):
-            raise Wrong(f"{way}: {messages} messages, expected {len(layers)}")
-        ends = itertools.accumulate(layers) if overlaps else [12]
-        expected_s = step_s(
-            [LAYER_BYTES * count for count in layers],
-            [BACKWARD_S * end for end in ends],
-            2,
-            TWO_RANKS,
-            forward_s=FORWARD_S,
-            backward_s=12 * BACKWARD_S,
-        )
-        if not abs(step_ms - 1e3 * expected_s) <= 0.5:
-            raise Wrong(f"{way}: {step_ms:.4g} ms, expected {1e3 * expected_s:.4g} ms")
 
 
 @contextmanager
@@ -57,7 +28,7 @@ def _joined() -> Iterator[None]:
 
 
 #: Takes its time, so that what it carries can be seen to travel while a layer computes.
-SLOW = Link(8e-3, 1.0, world_size=2)
+SLOW = Link(12e-3, 1.0, world_size=2)
 LAYERS = 4
 
 
@@ -97,7 +68,10 @@ def _one_step(
         raise Wrong(f"step {step}: messages of {sizes} bytes, expected {expected_sizes}")
     if sent[0].posted_s > backward[-1].start_s:
         raise Wrong(f"step {step}: the first message is posted when backward is over")
-    if not any(sent[0].posted_s < span.start_s < sent[0].done_s for span in backward):
+    beside_s = (
+        min(span.end_s, sent[0].done_s) - max(span.start_s, sent[0].posted_s) for span in backward
+    )
+    if max(beside_s) < 1e-3:
         raise Wrong(f"step {step}: no layer computes while the first message is under way")
 
 

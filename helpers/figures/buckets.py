@@ -1,4 +1,4 @@
-"""Figures of chapter 10: the ladder, the size of a bucket, compute and communication in lanes."""
+"""Figures of chapter 10: the size of a bucket; compute and communication in lanes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,9 +14,9 @@ from helpers.figures.style import (
     styled,
 )
 from helpers.link import Link
+from helpers.problems import Step
 
 WIDTH = 5.4
-COMPUTE = "#dcdcdc"  # what no averaging could shorten
 FORWARD = "#c4c4c4"
 MS = 1e3
 
@@ -26,48 +26,13 @@ Lanes = tuple[Sequence[Part], Sequence[Part]]
 
 
 @styled()
-def ladder(
-    predicted_s: Mapping[str, float],
-    measured_s: Mapping[str, Sequence[float]],
-    compute_s: float,
-    bound_s: float,
-) -> Drawing:
-    """A row a way: compute in grey, the predicted step as a tick, measured ones as points. Local.
-
-    predicted_s, measured_s: way -> seconds of a step, one predicted, several measured. compute_s:
-    of forward and backward; bound_s: the lower bound, dotted.
-    """
-    figure = drawing(
-        WIDTH, 0.9 + 0.42 * len(predicted_s), "Steps on an emulated link: predicted, measured"
-    )
-    (axes,) = figure.axes
-    for row, (name, expected) in enumerate(predicted_s.items()):
-        axes.barh(row, MS * compute_s, height=0.5, color=COMPUTE)
-        axes.plot([MS * compute_s, MS * expected], [row, row], color=PREDICTION, linewidth=1)
-        axes.plot([MS * expected] * 2, [row - 0.32, row + 0.32], color=PREDICTION, linewidth=2.4)
-        found = [MS * s for s in measured_s.get(name, ())]
-        axes.plot(found, [row] * len(found), "o", color=MEASUREMENT, markersize=4)
-    axes.axvline(MS * bound_s, color=INK, linestyle=":", linewidth=1.4)
-    axes.text(MS * compute_s / 2, 0, "compute", ha="center", va="center", size=9)
-    axes.set_yticks(range(len(predicted_s)), list(predicted_s))
-    axes.set(xlabel="one step (ms), emulated link", ylim=(len(predicted_s) - 0.4, -0.6))
-    axes.set_xlim(0, None)
-    axes.grid(visible=False, axis="y")
-    return figure
-
-
-@styled()
 def bucket_sizes(
-    predicted_s: Mapping[int, float],
-    measured_s: Mapping[int, Sequence[float]],
-    bound_s: float,
-    plan_s: float,
+    predicted_s: Mapping[int, float], measured_s: Mapping[int, Sequence[float]], bound_s: float
 ) -> Drawing:
     """Seconds of a step against the cap of a bucket: a line predicted, points measured. Local.
 
     predicted_s: cap in bytes -> seconds; measured_s: cap -> the seconds of its runs, of which the
-    fastest is the point and the others the bar. bound_s: the lower bound, dotted; plan_s: what
-    the best plan is predicted to take, dashed.
+    fastest is the point and the others the bar. bound_s: the lower bound, dotted.
     """
     figure = drawing(WIDTH, 3.4, "A step against the size of its buckets, on an emulated link")
     (axes,) = figure.axes
@@ -77,13 +42,11 @@ def bucket_sizes(
         ends = [MS * min(seconds), MS * max(seconds)]
         axes.plot([cap / 1e6] * 2, ends, color=MEASUREMENT, linewidth=1.2)
         axes.plot(cap / 1e6, ends[0], "o", color=MEASUREMENT)
-    first, last = (edge / 1e6 for edge in (min(predicted_s), max(predicted_s)))
-    axes.plot([first, last], [MS * plan_s] * 2, color=series_colour(2), linestyle="--", linewidth=1)
+    first, last = min(predicted_s) / 1e6, max(predicted_s) / 1e6
     axes.plot([first, last], [MS * bound_s] * 2, color=INK, linestyle=":", linewidth=1.4)
-    label_line(axes, last, MS * plan_s, "best plan", series_colour(2), ha="right", xytext=(0, 7))
     label_line(axes, last, MS * bound_s, "lower bound", INK, ha="right", xytext=(0, -8))
     axes.set_xscale("log")
-    shown = [cap / 1e6 for cap in measured_s]
+    shown = sorted(cap / 1e6 for cap in measured_s)
     axes.set_xticks(shown, [f"{cap:g}" for cap in shown])
     axes.minorticks_off()
     axes.set(xlabel="cap of a bucket (MB)", ylabel="one step (ms)")
@@ -157,6 +120,38 @@ def predicted_lanes(
     return compute, [(start, end, i) for i, (start, end) in enumerate(transfers)]
 
 
+def measured_lanes(step: Step, layers: Sequence[int], *, reverse: bool = False) -> Lanes:
+    """Return the lanes of a timed step of a SleepingModel. Local.
+
+    layers: how many layers each bucket holds, the last layer first; reverse: they were sent in
+    the reverse of this order.
+    """
+    whole = sum(layers)
+    bucket_of = [bucket for bucket, count in enumerate(layers) for _ in range(count)]
+    compute = [
+        (
+            span.start_s - step.begin_s,
+            span.end_s - step.begin_s,
+            bucket_of[whole - 1 - span.layer] if span.name == "backward" else -1,
+        )
+        for span in step.spans
+    ]
+    sent = sorted(step.sent, key=lambda message: message.ready_s, reverse=reverse)
+    return compute, [
+        (message.ready_s - step.begin_s, message.done_s - step.begin_s, bucket)
+        for bucket, message in enumerate(sent)
+    ]
+
+
+def hidden_share(lanes: Lanes) -> float:
+    """Return the share of the time on the link that lies before the end of compute. Local."""
+    compute, transfers = lanes
+    over_s = max(end for _, end, _ in compute)
+    whole_s = sum(end - start for start, end, _ in transfers)
+    hidden_s = sum(max(0.0, min(end, over_s) - start) for start, end, _ in transfers)
+    return hidden_s / whole_s if whole_s else 0.0
+
+
 LAYERS, LAYER_BYTES, LAYER_FORWARD_S, LAYER_BACKWARD_S = 24, 250_000, 4e-3, 8e-3
 
 
@@ -178,17 +173,14 @@ def overlap_model(
     counts = [b - a for a, b in zip([0, *cuts], cuts, strict=False)]
     lanes = predicted_lanes(counts, LAYER_BYTES, LAYER_FORWARD_S, LAYER_BACKWARD_S, link)
     compute_end, end = (max(part[1] for part in parts) for parts in lanes)
-    figure = drawing(
-        5, 1.75, f"{len(counts)} buckets: a step of {MS * max(end, compute_end):.0f} ms"
-    )
+    step_end, exposed = max(end, compute_end), max(0.0, end - compute_end)
+    many = f"{len(counts)} bucket{'s' if len(counts) > 1 else ''}"
+    says = f"{many}, step {MS * step_end:.0f} ms, {MS * exposed:.0f} ms of it exposed"
+    figure = drawing(5, 1.75, says)
     (axes,) = figure.axes
     _lane(axes, 0, lanes[0])
     _lane(axes, 1, lanes[1])
-    step_end, exposed = max(end, compute_end), max(0.0, end - compute_end)
-    axes.set_title(
-        f"{len(counts)} buckets, step {MS * step_end:.0f} ms, {MS * exposed:.0f} ms of it exposed",
-        size=9.5,
-    )
+    axes.set_title(says, size=9.5)
     axes.set_yticks([0, 1], ["compute", "link"])
     axes.set(xlabel="ms since the step began", xlim=(0, 1.03 * MS * step_end), ylim=(1.7, -0.7))
     axes.grid(visible=False)

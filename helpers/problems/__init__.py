@@ -14,6 +14,7 @@ from .data import (
 from .losses import classification_loss_sum, count_samples, count_tokens, token_loss_sum
 from .models import GPT, make_conv, make_gpt, make_mlp
 from .sleeping import SleepingModel, Span, make_sleeping
+from .sleeping_steps import Step, step_seconds, time_steps
 
 __all__ = [
     "GPT",
@@ -22,6 +23,7 @@ __all__ = [
     "Data",
     "SleepingModel",
     "Span",
+    "Step",
     "classification_loss_sum",
     "count_samples",
     "count_tokens",
@@ -34,6 +36,8 @@ __all__ = [
     "make_mlp",
     "make_sleeping",
     "split",
+    "step_seconds",
+    "time_steps",
     "token_batch",
     "token_loss_sum",
 ]

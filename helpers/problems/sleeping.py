@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 #: A layer reached later than this share of its seconds begins then, and the delay stays.
-CATCH_UP = 0.25
+CATCH_UP = 0.5
 
 
 class Span(NamedTuple):
@@ -25,8 +25,8 @@ class SleepingModel(nn.Module):
 
     Adds the mean of each parameter to its input, so that the gradient of parameter k is known:
     the sum of what comes back, divided by N, in every element. A layer takes its seconds all in
-    all: what the arithmetic takes is taken off the sleep. A layer that is reached late by less
-    than a quarter of its seconds makes up for it: on a GPU it would have been in the queue.
+    all: what the arithmetic takes is taken off the sleep. A layer that is reached late by
+    less than half of its seconds makes up for it: on a GPU it would have been in the queue.
     `spans` collects what each layer did, in the order in which it was done.
     """
 

@@ -5,24 +5,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-RIGHT = {"each layer": (12, 214), "flat": (1, 280), "by threes": (4, 208)}
-
-
-def nothing_hidden():
-    return {**RIGHT, "by threes": (4, 60 + 120 + 4 * 28)}
-
-
-def all_hidden():
-    return {**RIGHT, "each layer": (12, 60 + 120 + 12)}
-
-
-def flat_starts_with_backward():
-    return {**RIGHT, "flat": (1, 60 + 120)}
-
-
-def a_message_a_way():
-    return {**RIGHT, "flat": (2, 280)}
-
 
 def pack(bucket):
     return torch.cat([p.grad.flatten() for p in bucket]) / dist.get_world_size()
@@ -210,7 +192,6 @@ def sends_when_backward_is_over(sizes, ready_s, cost_s):
 
 
 MUTANTS = {
-    "10-predict": [nothing_hidden, all_hidden, flat_starts_with_backward, a_message_a_way],
     "10-overlap": [
         no_overlap,
         blocks_in_the_hook,
