@@ -6,21 +6,21 @@
         a bucket is full          `_send`     its all-reduce starts, and backward goes on
         the last bucket is sent   `_finish`   waits; every gradient is a mean now
 
-Beside it: slots.py (where gradients lie), transport.py (how buckets travel), agreement.py (what
-ranks tell each other), static_graph.py (a graph that is always the same).
+Beside it: layout.py and slots.py (where gradients lie), transport.py (how buckets travel),
+static_graph.py (a graph that is always the same).
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from helpers.data_parallel.agreement import agree_on_order, count_users
 from helpers.data_parallel.complaints import twice, unfinished
-from helpers.data_parallel.slots import Plan, Slot, make_buckets, make_slots, remake_buckets
+from helpers.data_parallel.layout import Layout
+from helpers.data_parallel.slots import Plan, Slot, adopt, hand_out
 from helpers.data_parallel.transport import Transport
 
 
@@ -28,8 +28,6 @@ class Reducer:
     """Averages the gradients of `parameters` (by name, trainable) over the ranks, in buckets.
 
     It knows nothing of modules: a wrapper calls `before_forward`, autograd calls the hooks.
-    Buckets are planned for the parameters in reverse order first; once a backward has shown the
-    order in which gradients really come, `rebuild` plans anew.
     as_views: gradients lie in the buckets; else they are copied back after the sum.
     tracks_use: ranks tell each other which gradients they have; one that none has stays as it is.
     """
@@ -46,10 +44,10 @@ class Reducer:
         tracks_use: bool = False,
         skips_unused: bool = False,
     ) -> None:
-        self.transport, self._plan, self._as_views = transport, plan, as_views
+        self.transport, self._as_views = transport, as_views
         self.tracks_use, self._skips_unused = tracks_use, skips_unused
-        self.slots = make_slots(parameters)
-        self.buckets = make_buckets(self.slots[::-1], plan, transport.empty)
+        self._layout = Layout(parameters, plan, transport)
+        self.slots, self.buckets = self._layout.slots, self._layout.buckets
         self.error: Exception | None = None
         #: Waited for at the end of a backward: what hooks on buffers have started.
         self.futures: list[torch.futures.Future] = []
@@ -67,9 +65,8 @@ class Reducer:
     def reset(self) -> None:
         """Forget what was under way and what was observed."""
         self._syncs = True  # also where a forward went round the wrapper
-        self.is_under_way, self._has_finished, self.has_rebuilt = False, True, False
-        self.num_reductions = 0
-        self._order: list[Slot] = []
+        self.is_under_way, self._has_finished, self.num_reductions = False, True, 0
+        self._layout.forget()
         self._used: set[Slot] = set()
         self._unused: set[Slot] = set()
 
@@ -103,13 +100,9 @@ class Reducer:
 
         Every rank must call this, before each forward; it acts once, after the first reduction.
         """
-        if self.has_rebuilt or self.num_reductions == 0 or self.is_under_way:
+        if self._layout.has_rebuilt or self.num_reductions == 0 or self.is_under_way:
             return False
-        self.has_rebuilt = True
-        seen = dict.fromkeys([*self._order, *reversed(self.slots)])
-        order = agree_on_order(list(seen), self.slots, self.transport.group)
-        self.buckets = remake_buckets(self.buckets, order, self._plan, self.transport.empty)
-        self._order.clear()
+        self._layout.rebuild()
         return True
 
     def shadow(self) -> None:
@@ -138,7 +131,7 @@ class Reducer:
             if reducer._syncs:
                 reducer._collect(slot, grad)
             elif reducer._as_views:
-                _adopt(slot, grad)
+                adopt(slot, grad)
 
         return accumulated
 
@@ -154,8 +147,8 @@ class Reducer:
             self.fail(twice(slot))
         self._fill(slot, grad)
         waiting.remove(slot)
-        if not self.has_rebuilt:
-            self._order.append(slot)
+        if not self._layout.has_rebuilt:
+            self._layout.observed.append(slot)
         if not waiting:
             self._send_full_buckets()
 
@@ -217,36 +210,22 @@ class Reducer:
             waits.append(self._count_users(self._used))
         for wait in (*waits, *(future.wait for future in self.futures)):
             wait()
-        self._hand_out()
+        hand_out(self.slots, self._as_views, self._num_users_by_slot())
         self._used.clear()
         self.futures.clear()
         self.is_under_way, self._has_finished = False, True
         self.num_reductions += 1
 
-    def _hand_out(self) -> None:
-        """Give each parameter its mean; one that no rank used keeps what it had."""
-        num_users = self.num_users.tolist() if self.tracks_use else None
-        for slot in self.slots:
-            grad, view = slot.parameter.grad, slot.view
-            if grad is view or (num_users and not num_users[slot.index]):
-                continue
-            if self._as_views:
-                slot.parameter.grad = view
-            elif grad is None:
-                slot.parameter.grad = view.clone()
-            else:
-                grad.detach().copy_(view)
+    def _count_users(self, used: Set[Slot]) -> Callable[[], object]:
+        """Start to count the ranks that used each parameter; return what waits for it."""
+        flags = [slot in used for slot in self.slots]
+        device = self.slots[0].parameter.device
+        self.num_users = torch.tensor(flags, dtype=torch.int32, device=device)
+        return dist.all_reduce(self.num_users, group=self.transport.group, async_op=True).wait
 
-    def _count_users(self, used: set[Slot]) -> Callable[[], object]:
-        self.num_users, wait = count_users(self.slots, used, self.transport.group)
-        return wait
+    def _num_users_by_slot(self) -> list[int] | None:
+        return self.num_users.tolist() if self.tracks_use else None
 
     def fail(self, error: Exception) -> NoReturn:
         self.error = error
         raise error
-
-
-def _adopt(slot: Slot, grad: Tensor | None) -> None:
-    """Keep the gradient of an unsynchronised backward in the bucket: one copy, not two."""
-    if grad is not None and grad is not slot.view and not grad.requires_grad:
-        slot.parameter.grad = slot.view.copy_(grad)

@@ -66,24 +66,24 @@ def make_buckets(slots: list[Slot], plan: Plan, empty: Empty | None = None) -> l
     return buckets
 
 
-def remake_buckets(
-    buckets: list[FilledBucket], slots: list[Slot], plan: Plan, empty: Empty | None
-) -> list[FilledBucket]:
-    """Return the buckets that the plan gives for the slots in this order: the old if it is those.
+def adopt(slot: Slot, grad: Tensor | None) -> None:
+    """Keep the gradient of an unsynchronised backward in the bucket: one copy, not two."""
+    if grad is not None and grad is not slot.view and not grad.requires_grad:
+        slot.parameter.grad = slot.view.copy_(grad)
 
-    Old buffers that hold no gradient are let go of before new ones are made.
-    """
-    planned = plan([slot.parameter for slot in slots])
-    if [[id(p) for p in parameters] for parameters in planned] == [
-        [id(p) for p in bucket.parameters] for bucket in buckets
-    ]:
-        return buckets
-    buckets.clear()
+
+def hand_out(slots: list[Slot], as_views: bool, num_users: list[int] | None) -> None:
+    """Give each parameter what its view holds; one that no rank used keeps what it had."""
     for slot in slots:
-        slot.bucket = None
-        if slot.parameter.grad is not slot.view:
-            slot.view = None
-    return make_buckets(slots, plan, empty)
+        grad, view = slot.parameter.grad, slot.view
+        if grad is view or (num_users and not num_users[slot.index]):
+            continue
+        if as_views:
+            slot.parameter.grad = view
+        elif grad is None:
+            slot.parameter.grad = view.clone()
+        else:
+            grad.detach().copy_(view)
 
 
 @torch.no_grad()

@@ -54,7 +54,7 @@ class StaticReducer(Reducer):
             super()._collect(slot, grad)
 
     def _end_recording(self) -> None:
-        self._order = list(self._times)
+        self._layout.observed = list(self._times)
         self._unused = set(self.slots) - set(self._times)
         self._begin()
         for slot in self._times:

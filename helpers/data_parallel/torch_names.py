@@ -34,7 +34,7 @@ class TorchNames:
 
     @property
     def _has_rebuilt_buckets(self) -> bool:
-        return self._reducer.has_rebuilt
+        return self._reducer._layout.has_rebuilt
 
     def _register_builtin_comm_hook(self, kind: dist.BuiltinCommHookType) -> None:
         hooks = {
