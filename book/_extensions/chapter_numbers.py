@@ -15,6 +15,11 @@ FILE_NUMBER = re.compile(r"(?:.*/)?(\d\d)_")
 
 
 def setup(app: Sphinx) -> dict:
+    app.connect("builder-inited", _renumber_after_counting)  # once all extensions are set up
+    return {"version": "1", "parallel_read_safe": True}
+
+
+def _renumber_after_counting(_: Sphinx) -> None:
     count = TocTreeCollector.assign_section_numbers  # as Jupyter Book counts: over all parts
 
     def assign(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
@@ -26,7 +31,6 @@ def setup(app: Sphinx) -> dict:
         return [name for name, now in env.toc_secnumbers.items() if now != before.get(name)]
 
     TocTreeCollector.assign_section_numbers = assign
-    return {"version": "1", "parallel_read_safe": True}
 
 
 def _renumber(env: BuildEnvironment, name: str, numbers: dict, chapter: int) -> None:
