@@ -153,17 +153,23 @@ def train(
     The first `num_dry` steps leave the parameters as they are.
     """
     inner = getattr(model, "module", model)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9)
     notes = []
     for step, batch in enumerate(batches(dtype=dtype)):
-        optimizer.zero_grad(set_to_none=set_to_none)
+        model.zero_grad(set_to_none=set_to_none)
         part = shard(batch, rank, world_size)
         mean_loss(model, part, len(batch[1]), world_size).backward()
         notes.append(noted(inner))
         if step >= num_dry:
-            optimizer.step()
+            descend(model, lr)
     return [*notes, {name: x.clone() for name, x in inner.state_dict().items()}]
+
+
+@torch.no_grad()
+def descend(model: nn.Module, lr: float = 0.1) -> None:
+    """One step of SGD. (Making an optimizer of torch.optim takes seconds the first time.)"""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter -= lr * parameter.grad
 
 
 def noted(module: nn.Module) -> Note:
