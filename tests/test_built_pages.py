@@ -1,5 +1,6 @@
 """The built pages: nothing dead, missing, unrendered or fetched from elsewhere."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,11 @@ def test_mathematics_needs_no_script():
     for path in PAGES:
         for tag in Page(path).soup.select(".math"):
             assert tag.find("math"), f"{path.name}: {tag.get_text()[:80]}"
+
+
+def test_chapters_are_numbered_as_their_files():
+    chapters = [path for path in PAGES if path.stem[:2].isdecimal()]
+    assert chapters
+    for path in chapters:
+        heading = re.search(r"<h1>.*?</h1>", path.read_text(), re.DOTALL)[0]
+        assert f'"section-number">{int(path.stem[:2])}. ' in heading, path.stem

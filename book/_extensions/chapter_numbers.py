@@ -1,4 +1,4 @@
-"""Number a chapter as its file is named: 10_buckets_and_overlap is chapter 10, whatever is before it.
+"""Number a chapter as its file is named: 10_buckets_and_overlap is chapter 10, come what may.
 
 Sphinx counts chapters in the order of the contents; a chapter that is still to come would shift
 the numbers of those after it, and the text calls chapters by the numbers of their files.
@@ -9,7 +9,7 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
-from sphinx.environment.collectors.toctree import TocTreeCollector
+from sphinx_external_toc.collectors import TocTreeCollectorWithStyles as TocTreeCollector
 
 FILE_NUMBER = re.compile(r"(?:.*/)?(\d\d)_")
 
