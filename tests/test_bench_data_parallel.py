@@ -22,6 +22,8 @@ from helpers.process_group import process_group
 
 #: A machine on which torch's class is further than this from itself says nothing of ours.
 STEADY = 0.02
+#: Of some 250 operations; a machine that has more of them late is too slow for the link.
+MANY_LATE = 25
 TRIES = 3
 
 
@@ -87,9 +89,11 @@ def test_overlap_comes_to_the_lower_bound_and_beats_torch_by_default():
         measured = run_function(step_on_the_first_link, nproc_per_node=2)[0]
         least = {row.name: min(row.samples) for row in measured}
         assert least[links.LOWER_BOUND] <= least[links.PLANNED]  # a bound is a bound
-        assert least[links.PLANNED] < 0.95 * least[TORCH_DEFAULT]
+        assert least[links.PLANNED] < 0.9 * least[TORCH_DEFAULT]
         if least[links.PLANNED] <= 1.05 * least[links.LOWER_BOUND]:
             return
+    if least[links.LATE] > MANY_LATE:
+        pytest.skip(f"{least[links.LATE]} operations were late: this machine is too busy")
     pytest.fail(f"found {least}, expected {links.PLANNED} within 5 % of {links.LOWER_BOUND}")
 
 
