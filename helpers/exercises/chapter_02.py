@@ -2,7 +2,7 @@
 
 import numbers
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,10 +19,7 @@ def two_probes(solution: Callable[[Callable[[int], int], int], float]) -> None:
 
     def measure(batch_size: int) -> int:
         probes.append(batch_size)
-        make_model = partial(problems.make_gpt, width=128, depth=1)
-        with FakeTensorMode():  # counts the same, computes nothing
-            tokens = torch.zeros(batch_size, 128, dtype=torch.int64)
-            return _peak(make_model, torch.optim.AdamW, [(tokens, tokens)] * 2)
+        return _peak_of_lines((128, 128), batch_size)
 
     predicted = solution(measure, 8)
     if not 0 < len(probes) <= 2 or max(probes) > 2:
@@ -33,13 +30,11 @@ def two_probes(solution: Callable[[Callable[[int], int], int], float]) -> None:
 @exercise("02-finder")
 def finder(solution: Callable[..., int]) -> None:
     """solution(make_model, make_optimizer, batches) -> peak bytes, from two steps at the most."""
-    make_model = partial(problems.make_gpt, width=128, depth=1)
     for lengths in ((16, 64, 32), (64, 16, 8)):
         steps: list[int] = []
         with FakeTensorMode():
-            batches = [(torch.zeros(2, n, dtype=torch.int64),) * 2 for n in lengths]
-            found = solution(make_model, partial(_counted_adamw, steps), batches)
-            expected = _peak(make_model, torch.optim.AdamW, batches * 2)
+            found = solution(make_small_gpt, partial(_counted_adamw, steps), _lines(lengths, 2))
+        expected = _peak_of_lines(lengths * 2, 2)
         if len(steps) > 2:
             raise Wrong(f"lines of {lengths} tokens: {len(steps)} steps, expected at most 2")
         _expect_bytes(found, expected, f"lines of {lengths} tokens", tolerance=0.02)
@@ -62,15 +57,25 @@ def adafactor(solution: Callable[[list[tuple[int, ...]]], int]) -> None:
         _expect_bytes(solution(shapes), storage_bytes(optimizer), f"shapes {shapes}")
 
 
-def _peak(make_model: Callable, make_optimizer: Callable, batches: list[tuple]) -> int:
+make_small_gpt = partial(problems.make_gpt, width=128, depth=1)
+
+
+def _lines(lengths: tuple[int, ...], batch_size: int) -> list[tuple]:
+    return [(torch.zeros(batch_size, length, dtype=torch.int64),) * 2 for length in lengths]
+
+
+@cache
+def _peak_of_lines(lengths: tuple[int, ...], batch_size: int) -> int:
     """The peak of training one step on each batch, gradients freed before each forward."""
-    with LiveBytes() as live:
-        model = make_model()
-        optimizer = make_optimizer(model.parameters())
-        for batch in batches:
-            optimizer.zero_grad()
-            problems.token_loss_sum(model, batch).backward()
-            optimizer.step()
+    with FakeTensorMode():  # counts the same, computes nothing
+        batches = _lines(lengths, batch_size)
+        with LiveBytes() as live:
+            model = make_small_gpt()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for batch in batches:
+                optimizer.zero_grad()
+                problems.token_loss_sum(model, batch).backward()
+                optimizer.step()
     return live.peak_bytes
 
 

@@ -1,5 +1,6 @@
 """Checks of the chapter "Send and receive": patterns counted, neighbours, a pipelined chain."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -8,7 +9,7 @@ import torch.distributed as dist
 
 from helpers.exercises.checking import Wrong, exercise, expect_close
 from helpers.link import Link
-from helpers.process_group import process_group
+from helpers.process_group import Ranks, process_group
 from helpers.traffic import count_traffic
 
 #: Pattern -> how many times one message takes, on ports that carry one message each way at a time.
@@ -60,6 +61,7 @@ def neighbours(solution: Callable) -> None:
 
 #: A whole tensor of SIZE bytes takes 10 + 80 ms; cut into eight, a piece takes 20 ms.
 CHAIN, SIZE, CHUNKS = Link(10e-3, 0.01), 800_008, 8
+TRIES = 3
 
 
 @exercise("07-chain", ranks=True)
@@ -69,29 +71,53 @@ def chain(solution: Callable[[torch.Tensor, int], None]) -> None:
     Every rank must call this.
     """
     with process_group(backend=CHAIN, timeout_s=5) as ranks:
-        expected = torch.arange(SIZE // 8, dtype=torch.float64)  # in pieces of unequal length
-        tensor = expected.clone() if ranks.rank == 0 else torch.zeros_like(expected)
+        # A busy machine delays a run now and then, and never hastens one: the fastest counts.
+        fastest_s = math.inf
+        for _ in range(TRIES):
+            fastest_s = min(fastest_s, _forward(solution, ranks))
+            is_late = torch.tensor([int(fastest_s > _most_s(ranks.world_size))])
+            dist.all_reduce(is_late)
+            if not is_late.item():
+                break
+        _expect_in_time(fastest_s, ranks.world_size)
         dist.barrier()
-        with count_traffic() as traffic:
-            begin_s = time.monotonic()
-            solution(tensor, CHUNKS)
-            took_s = time.monotonic() - begin_s
-        wrong = (tensor != expected).sum().item()
-        if wrong:
-            raise Wrong(f"{wrong} of {len(tensor)} elements are not rank 0's")
-        messages = CHUNKS if ranks.rank < ranks.world_size - 1 else 0
-        if traffic.messages != messages:
-            raise Wrong(f"sent {traffic.messages} messages, expected {messages}")
-        _expect_in_time(took_s, ranks.world_size)
-        dist.barrier()
+
+
+def _forward(solution: Callable[[torch.Tensor, int], None], ranks: Ranks) -> float:
+    """Seconds of one run on this rank. Raises Wrong for what has come, or how many messages."""
+    expected = torch.arange(SIZE // 8, dtype=torch.float64)  # in pieces of unequal length
+    tensor = expected.clone() if ranks.rank == 0 else torch.zeros_like(expected)
+    dist.barrier()
+    with count_traffic() as traffic:
+        begin_s = time.monotonic()
+        solution(tensor, CHUNKS)
+        took_s = time.monotonic() - begin_s
+    wrong = (tensor != expected).sum().item()
+    if wrong:
+        raise Wrong(f"{wrong} of {len(tensor)} elements are not rank 0's")
+    messages = CHUNKS if ranks.rank < ranks.world_size - 1 else 0
+    if traffic.messages != messages:
+        raise Wrong(f"sent {traffic.messages} messages, expected {messages}")
+    return took_s
+
+
+def _num_steps(world_size: int) -> int:
+    """A piece moves on while the next one comes: so many pieces, one after the other."""
+    return world_size - 2 + CHUNKS if world_size > 1 else 0
+
+
+def _target_s(world_size: int) -> float:
+    return _num_steps(world_size) * CHAIN.message_s(SIZE / CHUNKS)
+
+
+def _most_s(world_size: int) -> float:
+    """With some room."""
+    return 1.25 * _target_s(world_size) + 0.02
 
 
 def _expect_in_time(took_s: float, world_size: int) -> None:
-    """A piece moves on while the next one comes: n - 2 + k times one piece, and some room."""
-    steps = world_size - 2 + CHUNKS if world_size > 1 else 0
-    target_s = steps * CHAIN.message_s(SIZE / CHUNKS)
-    if took_s > 1.25 * target_s + 0.02:
+    if took_s > _most_s(world_size):
         raise Wrong(
-            f"took {1e3 * took_s:.0f} ms, expected {1e3 * target_s:.0f} ms: "
-            f"{steps} times one piece, and at most a quarter more"
+            f"took {1e3 * took_s:.0f} ms, expected {1e3 * _target_s(world_size):.0f} ms: "
+            f"{_num_steps(world_size)} times one piece, and at most a quarter more"
         )
