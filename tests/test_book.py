@@ -1,5 +1,6 @@
 """The book as it is stored: every chapter keeps the rules, and none is missing."""
 
+import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -8,10 +9,17 @@ import chapter_rules
 import notebook_cells as cells
 import notebook_rules
 import pytest
+from nbformat import NotebookNode
 from normal_form import normal_form
 
 CHAPTERS = cells.chapters()
 NUMBERED = [path for path in CHAPTERS if re.match(r"\d\d_", path.name)]
+
+
+@functools.cache
+def stored(path: Path) -> NotebookNode:
+    """A chapter, read once for all rules."""
+    return cells.read(path)
 
 
 def by_name(path: Path) -> str:
@@ -75,10 +83,10 @@ def test_stored_in_the_normal_form(path):
 @pytest.mark.parametrize("rule", notebook_rules.RULES, ids=by_rule)
 @pytest.mark.parametrize("path", CHAPTERS, ids=by_name)
 def test_notebooks_keep_the_rule(path, rule):
-    assert list(rule(cells.read(path))) == []
+    assert list(rule(stored(path))) == []
 
 
 @pytest.mark.parametrize("rule", chapter_rules.RULES, ids=by_rule)
 @pytest.mark.parametrize("path", NUMBERED, ids=by_name)
 def test_chapters_keep_the_rule(path, rule):
-    assert list(rule(cells.read(path))) == []
+    assert list(rule(stored(path))) == []

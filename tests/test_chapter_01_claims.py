@@ -1,4 +1,4 @@
-"""Chapter 01: its small group against the helper's, its drawing, and what its text says."""
+"""Chapter 01: its drawing, and what its text says."""
 
 import os
 import pickle
@@ -7,38 +7,16 @@ from datetime import timedelta
 import cloudpickle
 import notebook_cells
 import pytest
-import torch
-import torch.distributed as dist
 
 from helpers.figures import launching
 from helpers.launch import run_function
-from helpers.process_group import TORCHRUN_VARIABLES, process_group
+from helpers.process_group import TORCHRUN_VARIABLES
 
 
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's definition cells define."""
     return notebook_cells.namespace(notebook_cells.chapter("01"))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_the_group_by_hand_and_the_helpers_sum_alike(chapter, world_size):
-    group_by_hand = chapter["group_by_hand"]
-
-    def sums():
-        with group_by_hand():
-            rank = dist.get_rank()
-            by_hand = torch.tensor(float(rank + 1), dtype=torch.float64)
-            dist.all_reduce(by_hand)
-        with process_group(backend="gloo") as ranks:
-            total = torch.tensor(float(ranks.rank + 1), dtype=torch.float64)
-            dist.all_reduce(total)
-        return rank == ranks.rank, by_hand.item(), total.item()
-
-    expected = world_size * (world_size + 1) / 2
-    assert (
-        run_function(sums, nproc_per_node=world_size) == [(True, expected, expected)] * world_size
-    )
 
 
 def test_torchrun_sets_many_variables_the_six_among_them():

@@ -110,7 +110,8 @@ def test_scripts_run(folder, name, text, ranks):
 def test_the_same_under_torchrun(folder, name, text):
     script = parse(name, text)
     (folder / name).write_text(text)
-    ranks = str(max(script.ranks))
+    # On how many does not matter to torchrun, and each of them loads torch for itself.
+    ranks = str(min((n for n in script.ranks if n > 1), default=1))
     command = [BIN / "torchrun", "--standalone", "--nproc-per-node", ranks, name]
     done = subprocess.run(
         [*command, *script.arguments], capture_output=True, text=True, timeout=120
@@ -163,6 +164,11 @@ def test_the_docstring_says_how_to_run():
             parse("00_a.py", SOUND.replace(missing, ""))
 
 
+def test_a_script_that_does_what_it_says_passes(folder):
+    run_on(parse("00_a.py", SOUND), 1, folder)
+    run_on(parse("00_a.py", FAILING), 2, folder)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -173,8 +179,6 @@ def test_the_docstring_says_how_to_run():
     ],
 )
 def test_a_script_that_does_something_else_is_found(folder, text, what):
-    run_on(parse("00_a.py", SOUND), 1, folder)
-    run_on(parse("00_a.py", FAILING), 2, folder)
     with pytest.raises(AssertionError, match=what):
         run_on(parse("00_a.py", text), 2, folder)
 

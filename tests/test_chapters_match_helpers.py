@@ -172,20 +172,23 @@ def test_02_live_bytes():
     assert peaks[0] == peaks[1] > 0
 
 
-def sums(opening) -> tuple[int, int, float]:
-    """Every rank must call this: rank, world size, and 1 + 2 + ... over the ranks."""
-    with opening():
-        rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        total = torch.tensor(float(rank + 1))
-        torch.distributed.all_reduce(total)
-        return rank, world_size, total.item()
+def sums(openings) -> list[tuple[int, int, float]]:
+    """Every rank must call this: rank, world size, and 1 + 2 + ... over the ranks, each way."""
+    found = []
+    for opening in openings:
+        with opening():
+            rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            total = torch.tensor(float(rank + 1))
+            torch.distributed.all_reduce(total)
+            found.append((rank, world_size, total.item()))
+    return found
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_01_a_process_group(ranks):
-    expected = [(rank, ranks, ranks * (ranks + 1) / 2) for rank in range(ranks)]
-    for opening in (defined("01")["group_by_hand"], process_group):
-        assert launch.run_function(sums, opening, nproc_per_node=ranks) == expected
+    openings = [defined("01")["group_by_hand"], process_group]
+    expected = [[(rank, ranks, ranks * (ranks + 1) / 2)] * 2 for rank in range(ranks)]
+    assert launch.run_function(sums, openings, nproc_per_node=ranks) == expected
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -245,29 +248,34 @@ def test_08_all_reduces(ranks, length):
     assert all(torch.equal(a, b) for a, b in zip(by_rank[0][1:], by_rank[-1][1:], strict=True))
 
 
-def averaged(build) -> torch.Tensor:
-    """Every rank must call this: parameters and averaged gradients, from unlike starts."""
+def averaged(builds) -> list[torch.Tensor]:
+    """Every rank must call this: what each way to build leaves behind."""
     with process_group(timeout_s=20) as ranks:
-        module = problems.make_mlp((64, 12, 10), seed=ranks.rank, dtype=torch.float64)
-        module.register_buffer("offset", torch.tensor(float(ranks.rank)))
-        model = build(module)
-        images, labels = problems.split(
-            tuple(x[:24] for x in problems.digits(torch.float64).train),
-            ranks.rank,
-            ranks.world_size,
-        )
-        problems.classification_loss_sum(model, (images, labels)).backward()
-        getattr(model, "average_gradients", int)()  # others average within backward
-        tensors = [*module.parameters(), *(p.grad for p in module.parameters()), module.offset]
-        return torch.cat([x.detach().double().flatten() for x in tensors])
+        return [averaged_by(build, ranks) for build in builds]
+
+
+def averaged_by(build, ranks) -> torch.Tensor:
+    """Parameters and averaged gradients, from unlike starts."""
+    module = problems.make_mlp((64, 12, 10), seed=ranks.rank, dtype=torch.float64)
+    module.register_buffer("offset", torch.tensor(float(ranks.rank)))
+    model = build(module)
+    images, labels = problems.split(
+        tuple(x[:24] for x in problems.digits(torch.float64).train),
+        ranks.rank,
+        ranks.world_size,
+    )
+    problems.classification_loss_sum(model, (images, labels)).backward()
+    getattr(model, "average_gradients", int)()  # others average within backward
+    tensors = [*module.parameters(), *(p.grad for p in module.parameters()), module.offset]
+    return torch.cat([x.detach().double().flatten() for x in tensors])
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_05_data_parallel(ranks):
     versions = defined("05")["DataParallelSmall"], DataParallelNaive
-    small, helper = (launch.run_function(averaged, v, nproc_per_node=ranks) for v in versions)
-    for found in (*small, *helper):
-        assert relative_error(found, small[0]) <= EXACT
+    by_rank = launch.run_function(averaged, versions, nproc_per_node=ranks)
+    for found in (vector for vectors in by_rank for vector in vectors):
+        assert relative_error(found, by_rank[0][0]) <= EXACT
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -287,10 +295,6 @@ def test_10_data_parallel(ranks):
 
     torch_s = nn.parallel.DistributedDataParallel
     versions = torch_s, overlapped, in_buckets, DataParallelFlat, DistributedDataParallel
-
-    def all_averaged() -> list[torch.Tensor]:
-        return [averaged(version) for version in versions]
-
-    for reference, *found in launch.run_function(all_averaged, nproc_per_node=ranks):
+    for reference, *found in launch.run_function(averaged, versions, nproc_per_node=ranks):
         assert max(relative_error(each, reference) for each in found) <= EXACT
         assert ranks > 2 or all(torch.equal(each, reference) for each in found)
