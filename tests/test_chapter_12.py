@@ -9,10 +9,12 @@ from contextlib import contextmanager, nullcontext
 import notebook_cells
 import pytest
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.nn.utils import parameters_to_vector
 
 from helpers import compare, launch, problems
-from helpers.accumulate import accumulate_gradients, split_batch
+from helpers.accumulate import accumulate_gradients, split_batch, windows
 from helpers.figures import no_sync as figures
 from helpers.figures import to_svg
 from helpers.process_group import process_group
@@ -54,9 +56,9 @@ def test_the_small_version_is_the_helper_and_torch(chapter):
     (chapter["loss_sum"](model, chapter["BATCH"]) / 64).backward()
     right = compare.gradients(model)
     for (loop, wrap), *found in zip(pairs, *by_rank, strict=True):
-        windows = 1 if loop is chapter["around_both"] else 4
+        times = 1 if loop is chapter["around_both"] else 4
         # the flat class asks first, by a small all-reduce, which gradients are there
-        expected = {forgetful: 0, small: 2 * windows}.get(wrap, windows)
+        expected = {forgetful: 0, small: 2 * times}.get(wrap, times)
         for traffic, grads in found:
             assert traffic.collectives["all_reduce"] == expected, (loop.__name__, wrap)
             error = compare.relative_error(grads, right)
@@ -97,58 +99,56 @@ def test_static_graph_with_no_sync_is_as_the_chapter_says():
     }, "torch has changed: chapter 12 says otherwise"
 
 
-def epoch(mended: bool):
-    """The loop of exercise 12-epoch: parameters after each update."""
+def epochs():
+    """The loop of exercise 12-epoch, as it stands and mended: parameters after each update."""
     data = tuple(x[:40] for x in problems.digits(torch.float64).train)
+    states = {False: [], True: []}
     with process_group(timeout_s=10) as ranks:
-        model = TorchDDP(problems.make_mlp((64, 8, 10), dtype=torch.float64))
-        optimizer, states = torch.optim.SGD(model.parameters(), lr=0.1), []
         pieces = split_batch(problems.split(data, ranks.rank, ranks.world_size), 2)
-        for i, (images, _) in enumerate(pieces):
-            is_last = (i + 1) % 4 == 0 or (mended and i + 1 == len(pieces))
-            with nullcontext() if is_last else model.no_sync():
-                model(images).logsumexp(1).sum().backward()
-            if is_last or i + 1 == len(pieces):
-                optimizer.step()
-                optimizer.zero_grad()
-                states.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
+        for mended, after in states.items():
+            model = TorchDDP(problems.make_mlp((64, 8, 10), dtype=torch.float64))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for i, (images, _) in enumerate(pieces):
+                is_last = (i + 1) % 4 == 0 or (mended and i + 1 == len(pieces))
+                with nullcontext() if is_last else model.no_sync():
+                    model(images).logsumexp(1).sum().backward()
+                if is_last or i + 1 == len(pieces):
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    after.append(parameters_to_vector(model.parameters()).detach())
     return states
 
 
-@pytest.mark.parametrize("mended", [False, True])
-def test_the_end_of_an_epoch_parts_replicas_unless_it_is_synchronised(mended):
-    by_rank = launch.run_function(epoch, mended, nproc_per_node=2)
-    equal = [torch.equal(first, second) for first, second in zip(*by_rank, strict=True)]
-    assert equal == [True, True, mended]
+def test_the_end_of_an_epoch_parts_replicas_unless_it_is_synchronised():
+    first, second = launch.run_function(epochs, nproc_per_node=2)
+    for mended, after in first.items():
+        equal = [torch.equal(a, b) for a, b in zip(after, second[mended], strict=True)]
+        assert equal == [True, True, mended]
 
 
-def messages():
-    """All-reduces of an epoch of 10 micro-batches in windows of 4, five buckets: four loops."""
-    from helpers.accumulate import windows
-
+def messages(loops: dict) -> dict[str, int]:
+    """All-reduces of an epoch of 10 micro-batches in windows of 4, five buckets: by loop."""
+    counts = {}
     with process_group(timeout_s=10):
-        model = TorchDDP(torch.nn.Sequential(*[torch.nn.Linear(3, 3, bias=False)] * 1, *(
-            torch.nn.Linear(3, 3, bias=False) for _ in range(4))), bucket_cap_mb=1e-5)  # fmt: skip
-        batches, counts = [torch.ones(2, 3)] * 10, {}
-        for how in ("settle", "each", "backward", "both", "helper"):
+        layers = [nn.Linear(10, 10, bias=False) for _ in range(5)]
+        model = TorchDDP(nn.Sequential(*layers).double(), bucket_cap_mb=1e-5)
+        batches = [(torch.ones(2, 10).double(), torch.zeros(2).long())] * 10
+        for name, loop in {"settle": loops["each"], **loops}.items():
             with count_traffic() as traffic:
                 for window in windows(batches, 4):
-                    if how == "helper":
-                        accumulate_gradients(model, window, lambda m, x: m(x).sum(), len)
-                        continue
-                    for i, batch in enumerate(window):
-                        quiet = how != "each" and i < len(window) - 1
-                        forward = model.no_sync() if quiet and how == "both" else nullcontext()
-                        with forward:
-                            loss = model(batch).sum()
-                        with model.no_sync() if quiet else nullcontext():
-                            loss.backward()
-            counts[how] = traffic.collectives["all_reduce"]
+                    loop(model, window, 1.0)
+            counts[name] = traffic.collectives["all_reduce"]
     return counts
 
 
-def test_the_messages_of_exercise_12_messages():
-    (found,) = launch.run_function(messages, nproc_per_node=1)
+def with_helper(model, window, factor):
+    accumulate_gradients(model, window, problems.classification_loss_sum, problems.count_samples)
+
+
+def test_the_messages_of_exercise_12_messages(chapter):
+    names = {"each": "sync_each", "backward": "around_backward", "both": "around_both"}
+    loops = {key: chapter[name] for key, name in names.items()} | {"helper": with_helper}
+    (found,) = launch.run_function(messages, loops, nproc_per_node=1)
     del found["settle"]
     assert found == {"each": 50, "backward": 50, "both": 15, "helper": 21}
 
@@ -175,14 +175,14 @@ def test_the_exploration_at_both_ends_of_its_sliders(link):
 
 
 def test_every_figure_draws_itself_the_same_twice():
-    windows = {"a link": {1: SPREAD, 2: SPREAD}}
+    measured = {"a link": {1: SPREAD, 2: SPREAD}}
     makers = [
         lambda: figures.three_loops(4),
         lambda: figures.window_on_link(4, 8, "ethernet_10g"),
         lambda: figures.errors_by_divisor({"N": {2: [0.5, 1e-16], 4: [0.75]}, "none": {2: [1.0]}}),
         lambda: figures.live_bytes({"torch": [1.0, 2.0, 1.0], "ours": [1.0, 1.1, 1.0]}),
         lambda: figures.samples_per_second(
-            windows, {"a link": {1: 0.1, 2: 0.1}}, {"a link": 0.03}
+            measured, {"a link": {1: 0.1, 2: 0.1}}, {"a link": 0.03}
         ),
         lambda: figures.same_loss({"digits": {1: [2.0, 1.0], 2: [2.0, 1.0 + 1e-15]}}),
     ]  # fmt: skip

@@ -92,7 +92,7 @@ def samples_per_second(
         axes.plot(counts, line, color=colour, linestyle=DASHES[index % 3])
         axes.errorbar(counts, middle, bars, fmt=series_marker(index), color=MEASUREMENT,
                       markerfacecolor=colour, linewidth=1.2, markersize=6)  # fmt: skip
-        label_line(axes, counts[-1], line[-1], link, colour)
+        label_line(axes, counts[-1], min(line[-1], 0.95), link, colour)
     axes.axhline(1, color=PREDICTION, linewidth=1, linestyle="--")
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(k) for k in counts])
@@ -110,7 +110,8 @@ def same_loss(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> Drawing:
     """A column a problem: loss by step for each world size; below, what lies between them. Local.
 
     curves: problem -> world size -> losses. Below, the largest difference to the smallest world,
-    relative, so far in the training, on a log axis; an exact 0 is drawn at 1e-17.
+    relative, so far in the training, on a log axis; an exact 0 is drawn at 1e-17. Dashed: the
+    bound of 1e-12.
     """
     shows = f"Loss curves of {', '.join(curves)} on several ranks, and their differences"
     figure = drawing(6, 4.4, shows, rows=2, columns=len(curves), sharex="col", squeeze=False)
@@ -126,8 +127,9 @@ def same_loss(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> Drawing:
             if index:
                 off = _largest_so_far(by_world[world_size], first)
                 bottom.plot(steps, off, marker=rank_marker(index), markevery=8, **how)
+        bottom.axhline(1e-12, color=PREDICTION, linestyle="--", linewidth=1)
         bottom.set_yscale("log")
-        bottom.set(ylim=(1e-17, 1e-8), xlabel="update")
+        bottom.set(ylim=(1e-17, 1e-11), xlabel="update")
         top.set_xlabel(problem)
         top.xaxis.set_label_position("top")
     above[0].set_ylabel("training loss")
