@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +13,13 @@ from helpers.process_group import process_group
 
 from .contenders import OURS, TORCH, WRAPS
 from .rows import Bound, Row
-from .training import LARGE, Training
+from .training import LARGE, Model, Training
 
-#: Few tokens: activations, which are alike in both, would hide what the wrappers hold.
-MODEL = replace(LARGE, words=f"{LARGE.words}, 16 tokens", num_tokens=16)
+#: Activations are alike in both, and with more tokens they hide more of what the wrappers hold.
+MODELS = tuple(
+    replace(LARGE, words=f"{LARGE.words}, {num_tokens} tokens", num_tokens=num_tokens)
+    for num_tokens in (16, 64)
+)
 DEFAULT_ROUNDS = 3
 WHAT = "peak bytes beyond the parameters, two micro-batches under no_sync, on rank 0"
 #: The buckets are planned anew in the second step: from the third on, steps are alike.
@@ -30,7 +34,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def num_ticks(rounds: int) -> int:
     """How often `measure` ticks. Local."""
-    return len(BOUNDS) * 2 * (SETTLED + rounds)
+    return len(MODELS) * len(BOUNDS) * 2 * (SETTLED + rounds)
 
 
 def measure(rounds: int, tick: Callable[[], None]) -> list[Row]:
@@ -43,11 +47,11 @@ def measure(rounds: int, tick: Callable[[], None]) -> list[Row]:
     rows, by_kernel = [], []
     _give_back_at_once()
     with process_group(backend="gloo"):
-        Training(MODEL, WRAPS[TORCH]).step(num_micro_batches=2)  # what is loaded once
-        for set_to_none, at_most in BOUNDS.items():
-            setting = f"{MODEL.words}, zero_grad(set_to_none={set_to_none})"
+        Training(MODELS[0], WRAPS[TORCH]).step(num_micro_batches=2)  # what is loaded once
+        for model, (set_to_none, at_most) in itertools.product(MODELS, BOUNDS.items()):
+            setting = f"{model.words}, zero_grad(set_to_none={set_to_none})"
             for name in (TORCH, OURS):
-                counted, resident = _steps(name, set_to_none, rounds, tick)
+                counted, resident = _steps(model, name, set_to_none, rounds, tick)
                 bounds = (Bound(TORCH, at_most),) if name == OURS else ()
                 rows.append(Row(setting, name, counted, "MB", bounds))
                 if resident:
@@ -56,14 +60,14 @@ def measure(rounds: int, tick: Callable[[], None]) -> list[Row]:
 
 
 def _steps(
-    name: str, set_to_none: bool, rounds: int, tick: Callable[[], None]
+    model: Model, name: str, set_to_none: bool, rounds: int, tick: Callable[[], None]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Peak megabytes of each step: what LiveBytes counts, and what the kernel does."""
-    module = MODEL.make()
+    module = model.make()
     before = _resident_bytes(peak=False)
     counted, resident = [], []
     with LiveBytes() as memory:
-        training = Training(MODEL, lambda _: WRAPS[name](module))
+        training = Training(model, lambda _: WRAPS[name](module))
         for index in range(SETTLED + rounds):
             memory.reset_peak()
             has_reset = _reset_resident_peak()
