@@ -114,7 +114,7 @@ def test_the_same_under_torchrun(folder, name, text):
     ranks = str(min((n for n in script.ranks if n > 1), default=1))
     command = [BIN / "torchrun", "--standalone", "--nproc-per-node", ranks, name]
     done = subprocess.run(
-        [*command, *script.arguments], capture_output=True, text=True, timeout=120
+        [*command, *script.arguments], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -123,7 +123,7 @@ def test_the_same_under_torchrun(folder, name, text):
 def test_the_same_under_python(folder, name, text):
     (folder / name).write_text(text)
     command = [sys.executable, name, *parse(name, text).arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -14,7 +14,7 @@ from helpers.exercises import checking
 from helpers.exercises.checking import Wrong, exercise, expect_close, registered
 
 #: A check's own worlds, that first in which most wrong solutions show.
-WHERE_MUTANTS_FAIL = (2, 4, 1)
+WHERE_MUTANTS_FAIL = (2, 1, 4)
 MUTANTS = sorted((Path(__file__).parent / "exercise_mutants").glob("chapter_*.py"))
 
 

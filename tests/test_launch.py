@@ -339,7 +339,7 @@ def test_a_failure_in_jupyter_shows_the_ranks_words_only():
 def in_terminal(*words, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        words, capture_output=True, text=True, timeout=60, env=environment, **options
+        words, capture_output=True, text=True, timeout=180, env=environment, **options
     )
 
 

@@ -1,5 +1,6 @@
 """The launcher's fault table: each way a rank can go wrong, what is said, and how soon."""
 
+import functools
 import linecache
 import re
 import textwrap
@@ -34,12 +35,29 @@ def write(tmp_path, monkeypatch):
     return write
 
 
+def nothing():
+    pass
+
+
+@functools.cache
+def launch_s() -> float:
+    """Seconds that a launch takes here and now, once the fork server is warm."""
+    run_function(nothing)
+    start = time.perf_counter()
+    run_function(nothing)
+    return time.perf_counter() - start
+
+
 def failing(script, within_s, **options):
-    """The RankFailed of a launch, which must come within `within_s` seconds."""
+    """The RankFailed of a launch, which must come within `within_s` seconds.
+
+    A machine that is busy with other things gets the time of a few launches more.
+    """
+    allowed_s = within_s + 5 * launch_s()
     start = time.perf_counter()
     with pytest.raises(RankFailed) as caught:
         run(script, **options)
-    assert time.perf_counter() - start < within_s
+    assert time.perf_counter() - start < allowed_s
     return caught.value
 
 
@@ -80,9 +98,9 @@ def test_a_rank_that_waits_instead_of_joining_ends_at_the_timeout_with_every_sta
             elif ranks.rank == 1:
                 time.sleep(60)
         """)
-    failed = failing(script, within_s=9, nproc_per_node=3, timeout_s=3)
+    failed = failing(script, within_s=10, nproc_per_node=3, timeout_s=4)
     assert failed.exception_type == "TimeoutError"
-    assert failed.message == "not finished after 3 s"
+    assert failed.message == "not finished after 4 s"
     text = str(failed)
     assert re.search(
         r"rank 0 stood at script.py:\d+, in join: .*; "
@@ -95,24 +113,24 @@ def test_a_rank_that_waits_instead_of_joining_ends_at_the_timeout_with_every_sta
 
 def test_a_collective_that_times_out_says_where_the_missing_rank_stands(write):
     script = write("""
-        with process_group(timeout_s=2) as ranks:
+        with process_group(timeout_s=4) as ranks:
             if ranks.rank == 0:
                 dist.all_reduce(torch.ones(1))
             time.sleep(60)
         """)
-    failed = failing(script, within_s=12)
+    failed = failing(script, within_s=14)
     assert failed.rank == 0
     assert re.search(r"rank 1 stood at script.py:\d+, in <module>: time.sleep\(60\)", str(failed))
 
 
 def test_ranks_in_different_collectives_are_both_named_with_their_lines(write):
     script = write("""
-        with process_group(timeout_s=2) as ranks:
+        with process_group(timeout_s=4) as ranks:
             if ranks.rank == 0:
                 dist.all_reduce(torch.ones(1))
             dist.broadcast(torch.ones(1), src=0)
         """)
-    text = str(failing(script, within_s=12))
+    text = str(failing(script, within_s=14))
     assert re.match(r"rank \d: \w+: (?!\[)", text)  # no path of the machine that built gloo
     assert "all_reduce(torch.ones(1))" in text
     assert "broadcast(torch.ones(1), src=0)" in text
@@ -180,19 +198,19 @@ def test_a_rank_that_obeys_when_time_is_up_has_not_succeeded(write):
         while True:
             time.sleep(0.1)
         """)
-    failed = failing(script, within_s=10, timeout_s=1)
+    failed = failing(script, within_s=10, timeout_s=2)
     assert failed.exception_type == "TimeoutError"
 
 
 def test_a_script_that_handles_sigterm_still_shows_its_stack(write):
     script = write("signal.signal(signal.SIGTERM, lambda *_: None)\ntime.sleep(60)")
-    failed = failing(script, within_s=10, timeout_s=1)
+    failed = failing(script, within_s=10, timeout_s=2)
     assert re.search(r"rank 0 stood at script.py:\d+, in <module>: time.sleep\(60\)", str(failed))
 
 
 def test_a_thread_that_goes_on_is_named_when_time_is_up(write):
     script = write("import threading\nthreading.Thread(target=time.sleep, args=(60,)).start()")
-    failed = failing(script, within_s=10, nproc_per_node=1, timeout_s=1)
+    failed = failing(script, within_s=10, nproc_per_node=1, timeout_s=2)
     assert "rank 0 had ended, but for a thread" in str(failed)
 
 

@@ -27,7 +27,7 @@ def seconds(call):
 
 def in_terminal(*words):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(words, check=True, capture_output=True, env=environment, timeout=120)
+    subprocess.run(words, check=True, capture_output=True, env=environment, timeout=240)
 
 
 def test_a_warm_launch_takes_a_quarter_of_torchrun_and_the_first_no_longer(tmp_path, monkeypatch):

@@ -519,7 +519,7 @@ def test_a_script_ends_with_its_own_exit_code(tmp_path):
             free.bind(("127.0.0.1", 0))
         ports = [str(free.getsockname()[1]) for free in (first, second)]
     words = [sys.executable, script, *ports]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=180)
     assert done.stdout.split() == ["0", "0", "1", "1"], done.stderr
     assert done.stderr.count("ValueError: mine") == 2
     assert "terminate called" not in done.stderr

@@ -46,7 +46,7 @@ def root() -> list[str]:
 
 
 def run(root: list[str], *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([*root, *COMMAND, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*root, *COMMAND, *words], capture_output=True, text=True, timeout=180)
 
 
 def by_host(output: str) -> list[list[str]]:
