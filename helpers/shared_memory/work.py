@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -50,13 +51,15 @@ class Line:
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._busy = threading.Lock()  # held by whoever runs a task
-        self._latest: QueuedWork | None = None
+        #: Not kept alive, nor is its tensor: the one to do it holds it until it is through.
+        self._latest: Callable[[], QueuedWork | None] = _nothing
         self._thread: threading.Thread | None = None
 
     def run(self, tensor: Tensor, task: Callable[[], None]) -> None:
         """Run `task` here, after all that were given before."""
         refuse_in(self._thread)
-        if self._latest is not None and not self._latest.is_completed():
+        latest = self._latest()
+        if latest is not None and not latest.is_completed():
             self.start(tensor, task).wait()
             return
         with self._busy:
@@ -67,7 +70,8 @@ class Line:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="shared memory", daemon=True)
             self._thread.start()
-        work = self._latest = QueuedWork(tensor, self._thread)
+        work = QueuedWork(tensor, self._thread)
+        self._latest = weakref.ref(work)
         self._tasks.put(lambda: work.run(task))
         return work
 
@@ -84,3 +88,7 @@ class Line:
             with self._busy, busy():
                 task()
             del task  # it holds a tensor
+
+
+def _nothing() -> None:
+    return None
