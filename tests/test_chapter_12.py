@@ -180,7 +180,7 @@ def test_every_figure_draws_itself_the_same_twice():
         lambda: figures.three_loops(4),
         lambda: figures.window_on_link(4, 8, "ethernet_10g"),
         lambda: figures.errors_by_divisor({"N": {2: [0.5, 1e-16], 4: [0.75]}, "none": {2: [1.0]}}),
-        lambda: figures.live_bytes({"torch": [1.0, 2.0, 1.0], "ours": [1.0, 1.1, 1.0]}),
+        lambda: figures.live_bytes({"torch, None": [1.0, 2.1, 2.0], "ours, None": [1.0, 1.1, 1.0]}),
         lambda: figures.samples_per_second(
             measured, {"a link": {1: 0.1, 2: 0.1}}, {"a link": 0.03}
         ),

@@ -49,21 +49,25 @@ def errors_by_divisor(errors: Mapping[str, Mapping[int, Sequence[float]]]) -> Dr
 
 
 @styled()
-def live_bytes(curves: Mapping[str, Sequence[float]]) -> Drawing:
-    """Bytes beyond the parameters as a window goes on, a line a name. Local.
+def live_bytes(sizes: Mapping[str, Sequence[float]]) -> Drawing:
+    """A row a kind: bytes beyond the parameters at a window's start, its peak and its end. Local.
 
-    curves: name -> live bytes after each change, in sizes of the gradients.
+    sizes: kind -> (start, peak, end), in sizes of the gradients; drawn with two digits.
     """
-    figure = drawing(WIDTH, 3.2, f"Live bytes over a window: {', '.join(curves)}")
+    figure = drawing(WIDTH, 1.2 + 0.34 * len(sizes), f"Live bytes of a window: {'; '.join(sizes)}")
     (axes,) = figure.axes
-    for index, (name, sizes) in enumerate(curves.items()):
-        places = [100 * place / max(len(sizes) - 1, 1) for place in range(len(sizes))]
-        axes.step(places, sizes, where="post", color=series_colour(index),
-                  linestyle=DASHES[index % len(DASHES)], label=name)  # fmt: skip
-    axes.set(xlim=(0, 100), xlabel="% of the window's changes in memory")
-    axes.set_ylim(0, None)
-    axes.set_ylabel("bytes beyond parameters,\nin sizes of the gradients")
-    figure.legend(loc="outside upper center", ncols=len(curves), columnspacing=1.2)
+    for row, each in enumerate(sizes.values()):
+        start, peak, end = (round(size, 2) for size in each)
+        axes.plot([start, peak], [row, row], color=series_colour(0), linewidth=4, alpha=0.35)
+        for index, (name, x) in enumerate({"start": start, "peak": peak, "end": end}.items()):
+            label, y = name if row == 0 else None, row + 0.2 * (index - 1)
+            axes.plot(x, y, series_marker(index), color=series_colour(index), label=label,
+                      linestyle="")  # fmt: skip
+    axes.set(xlim=(0, None), ylim=(len(sizes) - 0.5, -0.5))
+    axes.set_xlabel("bytes beyond parameters, in sizes of the gradients")
+    axes.set_yticks(range(len(sizes)), list(sizes))
+    axes.grid(visible=False, axis="y")
+    figure.legend(loc="outside upper center", ncols=3, handletextpad=0.2)
     return figure
 
 
