@@ -18,20 +18,26 @@ class Buffer:
     """What a rank keeps of a tensor that each rank has made together with the others.
 
     number: the same on all ranks, from 1 on: one call of `Buffers.make` is one number.
-    others: the other ranks' bytes, uint8 [num_bytes], by rank. This rank's own are not among
-    them: what is kept here must not keep the tensor alive.
+    others: the other ranks' tensors, [N] as this rank's own, by rank. This rank's own is not
+    among them: what is kept here must not keep it alive.
     """
 
     number: int
-    num_bytes: int
     others: dict[int, Tensor]
 
     def by_rank(self, own: Tensor) -> list[Tensor]:
-        """Return every rank's tensor, `own` among them; views, of its dtype. Local."""
-        return [
-            self.others[rank].view(own.dtype) if rank in self.others else own
-            for rank in range(len(self.others) + 1)
-        ]
+        """Return every rank's tensor, `own` among them. Local."""
+        return [self.others.get(rank, own) for rank in range(len(self.others) + 1)]
+
+    def is_like(self, tensor: Tensor) -> bool:
+        """Return whether a tensor that begins where this rank's own does is just that. Local."""
+        other = next(iter(self.others.values()))
+        return (
+            tensor.shape == other.shape
+            and tensor.dtype == other.dtype
+            and tensor.is_contiguous()
+            and not tensor.is_neg()  # then its elements are not what its memory holds
+        )
 
 
 class Buffers:
@@ -53,23 +59,24 @@ class Buffers:
         blocks = self._open(num_elements, dtype, group)
         try:
             self._peers.meet((0, 0, number), timeout_s)  # now all have opened what is ours
-            areas = [torch.frombuffer(block.buffer, dtype=torch.uint8) for block in blocks]
+            tensors = [
+                torch.frombuffer(block.buffer, dtype=torch.uint8)[:num_bytes].view(dtype)
+                for block in blocks
+            ]
             mapping = blocks[self._peers.rank].buffer
         finally:
             for block in blocks:
                 block.close()  # the tensors keep what they look at
-        own = areas[self._peers.rank][:num_bytes].view(dtype)
-        others = {rank: area for rank, area in enumerate(areas) if rank != self._peers.rank}
+        own = tensors[self._peers.rank]
+        others = {rank: tensor for rank, tensor in enumerate(tensors) if tensor is not own}
         if num_bytes:
-            self._keep(own.data_ptr(), Buffer(number, num_bytes, others), mapping)
+            self._keep(own.data_ptr(), Buffer(number, others), mapping)
         return own
 
-    def find(self, flat: Tensor) -> Buffer | None:
-        """Return the buffer that this tensor fills from its first to its last byte, if any."""
-        buffer = self._by_address.get(flat.data_ptr())
-        if buffer and buffer.num_bytes == len(flat) * flat.element_size():
-            return buffer
-        return None
+    def find(self, tensor: Tensor) -> Buffer | None:
+        """Return the buffer that this tensor is the whole of, if any. Local."""
+        buffer = self._by_address.get(tensor.data_ptr())
+        return buffer if buffer and buffer.is_like(tensor) else None
 
     def close(self) -> None:
         """Let go of the other ranks' memory. Local; tensors stay as they are."""

@@ -33,11 +33,12 @@ class Channel:
 
         def sum_in_place() -> None:
             with mode(), self._telling_others():  # a thread does not inherit a mode
+                buffer = self._buffers.find(tensor)
+                if buffer and sum_directly(self._peers, tensor, buffer, timeout_s):
+                    return
                 flat = flat_of(tensor)
-                buffer = self._buffers.find(flat)
-                if not (buffer and sum_directly(self._peers, flat, buffer, timeout_s)):
-                    SegmentedSum(self._peers, flat, timeout_s).run()
-                    write_back(flat, tensor)
+                SegmentedSum(self._peers, flat, timeout_s).run()
+                write_back(flat, tensor)
 
         return sum_in_place
 

@@ -8,7 +8,7 @@ from .peers import Peers
 from .segments import chunk_ends
 
 #: Summed, then handed out while it is still in the processor's cache.
-PIECE_BYTES = 1 << 19
+PIECE_BYTES = 1 << 20
 
 
 def sum_directly(peers: Peers, flat: Tensor, buffer: Buffer, timeout_s: float) -> bool:
@@ -29,7 +29,7 @@ def sum_directly(peers: Peers, flat: Tensor, buffer: Buffer, timeout_s: float) -
 
 def _sum_chunk(rank: int, tensors: list[Tensor]) -> None:
     """Sum this rank's chunk of all ranks' tensors, in rank order, into each of them."""
-    item_bytes = tensors[0].element_size()
+    item_bytes = tensors[0].dtype.itemsize
     start, end = chunk_ends(len(tensors[0]), item_bytes, len(tensors))[rank]
     pieces = [tensor[start:end].split(PIECE_BYTES // item_bytes) for tensor in tensors]
     for total, *others in zip(*pieces, strict=True):
