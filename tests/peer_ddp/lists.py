@@ -9,11 +9,9 @@ EXCEPTIONS = {
     "test_ddp_build_debug_param_to_name_mapping": "calls two private methods that exist to label "
     "the parameters of the C++ reducer in its debug output",
     "test_ddp_build_debug_param_to_name_mapping_requires_grad": "as the one above",
-    "test_ddp_comm_hook_logging": "asks the C++ logger for the name of the hook",
     "test_ddp_logging_data_cpu": "asks the C++ logger for some forty fields and times",
     "test_ddp_native_mixed_precision_ignored_params": "private mixed precision (fields of C++ "
     "side's copies of the parameters); ours refuses the argument, torch.autocast works",
-    "test_ddp_sink_noclone": "a private switch of the node that torch puts behind the outputs",
     "test_detect_ddp_is_actually_static": "asks a private method of the C++ reducer for a guess",
 }
 
