@@ -64,7 +64,7 @@ def live_bytes(sizes: Mapping[str, Sequence[float]]) -> Drawing:
             axes.plot(x, y, series_marker(index), color=series_colour(index), label=label,
                       linestyle="")  # fmt: skip
     axes.set(xlim=(0, None), ylim=(len(sizes) - 0.5, -0.5))
-    axes.set_xlabel("bytes beyond parameters, in sizes of the gradients")
+    axes.set_xlabel("bytes, in sizes of the gradients")
     axes.set_yticks(range(len(sizes)), list(sizes))
     axes.grid(visible=False, axis="y")
     figure.legend(loc="outside upper center", ncols=3, handletextpad=0.2)
