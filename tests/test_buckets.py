@@ -208,8 +208,8 @@ def test_readiness_is_observed_in_the_order_of_backward():
     order, ready_s = observe_ready_s(parameters, loss.backward)
     assert list(map(id, order)) == [*map(id, list(model.layers)[::-1]), id(unused)]
     assert ready_s == sorted(ready_s)
-    steps = [b - a for a, b in itertools.pairwise([0.0, *ready_s[:4]])]
-    assert min(steps) >= 5e-3
+    # The first layer may begin up to half of its time early: see SleepingModel.
+    assert all(ready >= 5e-3 * (k + 1) - 2.5e-3 for k, ready in enumerate(ready_s[:4]))
     loss = model(torch.ones(2)).sum()
     loss.backward()  # no hook is left behind
     assert len(order) == 5
