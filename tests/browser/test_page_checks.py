@@ -97,6 +97,24 @@ def test_barriers_are_found(opened):
     assert "color-contrast" in accessibility(page, "dark")[0]
 
 
+def test_words_of_code_that_look_alike_are_examined_once_and_others_all(opened):
+    def code(word: str) -> str:
+        return f'<pre style="background:#fff"><span style="color:#333">x</span> {word}</pre>'
+
+    page = opened(spoilt(code('<span style="color:#333">y</span>'))).page
+    before = page.content()
+    assert accessibility(page, "light") == []
+    assert page.evaluate("unwrapped.length") == 1
+    assert page.content() == before
+    for word in (
+        '<span style="color:#bbb">pale</span>',
+        '<span style="background:#444"><span style="color:#333">dark</span></span>',
+        '<span style="color:#333;opacity:0.3">faint</span>',
+    ):
+        found = accessibility(opened(spoilt(code(word))).page, "light")
+        assert [line.split(":")[0] for line in found] == ["color-contrast"], word
+
+
 def test_overflow_is_found_and_named(opened):
     page = opened(spoilt('<p id="wide" style="width:380px">x</p>')).page
     assert overflow(page, 400) == []
