@@ -31,8 +31,9 @@ def _sum_chunk(rank: int, tensors: list[Tensor]) -> None:
     """Sum this rank's chunk of all ranks' tensors, in rank order, into each of them."""
     item_bytes = tensors[0].dtype.itemsize
     start, end = chunk_ends(len(tensors[0]), item_bytes, len(tensors))[rank]
-    pieces = [tensor[start:end].split(PIECE_BYTES // item_bytes) for tensor in tensors]
-    for total, *others in zip(*pieces, strict=True):
+    step = PIECE_BYTES // item_bytes
+    for first in range(start, end, step):
+        total, *others = (tensor[first : min(first + step, end)] for tensor in tensors)
         for addend in others:
             total.add_(addend)
         for copy in others:
