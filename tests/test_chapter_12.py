@@ -46,7 +46,7 @@ class WithoutFinally:
 
 
 def test_the_small_version_is_the_helper_and_torch(chapter):
-    small, ours = chapter["DataParallelHooked"], chapter["DistributedDataParallel"]
+    small, ours = chapter["DataParallelQuiet"], chapter["OurDDP"]
     forgetful = type("Forgetful", (WithoutFinally, small), {})
     loops = [chapter[name] for name in ("sync_each", "around_both", "interrupted")]
     pairs = [(loop, wrap) for loop in loops for wrap in (small, ours, TorchDDP)]
@@ -172,6 +172,10 @@ def test_the_exploration_at_both_ends_of_its_sliders(link):
             shown = figures.window_on_link(micro_batches, ranks, link).shows
             each, quiet = (float(text.split()[-1]) for text in shown.split(","))
             assert quiet == each if micro_batches == 1 else quiet > each
+            if link == "ethernet_100g":
+                assert quiet < 1.1 * each
+            if (micro_batches, ranks, link) == (8, 64, "ethernet_1g"):
+                assert 6.3 < quiet / each < 6.5
 
 
 def test_every_figure_draws_itself_the_same_twice():
