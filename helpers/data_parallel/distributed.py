@@ -95,7 +95,7 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.bucket_bytes_cap_list = options.caps_bytes(bucket_cap_mb_list)
         self._plan = plan or options.plan_of(bucket_cap_mb, self.bucket_bytes_cap_list)
-        self._all_reduce = all_reduce
+        self._all_reduce, self._agrees_first = all_reduce, plan is not None
         if init_sync:
             self._shared.check_alike(self.process_group)
             self._shared.broadcast(self.process_group, 0, at_start)
@@ -111,6 +111,7 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
         """Return the module's output. Every rank must call this, and then its backward."""
         with record_function("DistributedDataParallel.forward"):
+            self._follow_frozen()
             if self._reducer:
                 self._before_forward()
             if self.device_ids:
@@ -121,11 +122,17 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
             return self._after_forward(output) if self._reducer else output
 
     @not_compiled
+    def _follow_frozen(self) -> None:
+        """Start anew where parameters were frozen or thawed: alike on every rank."""
+        if torch.is_grad_enabled() and self._shared.trains_others_now():
+            options.warn_of_hook(self._transport)
+            if self._reducer:
+                self._reducer.remove_hooks()
+            self._make_reducer()
+
+    @not_compiled
     def _before_forward(self) -> None:
         if has_graph := torch.is_grad_enabled():
-            if self._shared.trains_others_now():
-                self._reducer.remove_hooks()
-                self._make_reducer()
             self._reducer.before_forward(self.require_backward_grad_sync)
         self._tell_joined()
         if has_graph:
@@ -149,13 +156,15 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
         reducer = self._reducer
         if reducer.is_static:
             if reducer.is_recording:
-                return through_gate(output, reducer.start_recording, self._ddp_sink_clone)
+                start, clones = reducer.start_recording, self._ddp_sink_clone
+                output, has_gate = through_gate(output, start, clones)
+                reducer.expect_gate(has_gate)
             return output
         if not self.find_unused_parameters:
             return output
         with record_function("search_unused_parameters"):
             reducer.expect_none_of(find_unused(output, reducer.slots))
-        return through_gate(output, clones=self._ddp_sink_clone)
+        return through_gate(output, clones=self._ddp_sink_clone)[0]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -203,11 +212,11 @@ class DistributedDataParallel(TorchNames, JoinableWrapper, nn.Module):
                 as_views=self.gradient_as_bucket_view,
                 tracks_use=self.find_unused_parameters,
                 skips_unused=self.skip_all_reduce_unused_params,
+                agrees_first=self._agrees_first,
             )
 
     def _maybe_rebuild(self) -> bool:
-        observes = self.static_graph or not self.find_unused_parameters
-        return observes and self._reducer.rebuild()
+        return self._reducer.rebuild()
 
     def _syncs_buffers(self, after_forward: bool) -> bool:
         shared = self._shared

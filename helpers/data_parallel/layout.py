@@ -18,15 +18,21 @@ class Layout:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], plan: Plan, transport: Transport
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        plan: Plan,
+        transport: Transport,
+        agrees_first: bool,
     ) -> None:
         self._plan, self._transport = plan, transport
         self.slots = make_slots(parameters)
-        self.buckets = make_buckets(self.slots[::-1], plan, transport.empty)
-        self.forget()
+        planned = self._planned(self.slots[::-1])
+        if agrees_first:
+            planned = self._first_ranks(planned)
+        self.buckets = make_buckets(planned, transport.empty)
 
-    def forget(self) -> None:
-        self.has_rebuilt = False
+    def forget(self, is_observing: bool) -> None:
+        self.is_observing, self.has_rebuilt = is_observing, False
         self.observed: list[Slot] = []
 
     def rebuild(self) -> None:
@@ -35,25 +41,39 @@ class Layout:
         Where that changes nothing, the old buckets stay. Buffers that hold no gradient are let
         go of before new ones are made.
         """
-        self.has_rebuilt = True
-        order = self._agree_on_order()
-        self.observed = []
-        planned = self._plan([slot.parameter for slot in order])
-        if [[id(p) for p in parameters] for parameters in planned] == [
-            [id(p) for p in bucket.parameters] for bucket in self.buckets
-        ]:
+        seen = dict.fromkeys([*self.observed, *reversed(self.slots)])
+        planned = self._first_ranks(self._planned(list(seen)))
+        self.is_observing, self.has_rebuilt, self.observed = False, True, []
+        if planned == [bucket.slots for bucket in self.buckets]:
             return
         self.buckets.clear()
         for slot in self.slots:
             slot.bucket = None
             if slot.parameter.grad is not slot.view:
                 slot.view = None
-        self.buckets += make_buckets(order, self._plan, self._transport.empty)
+        self.buckets += make_buckets(planned, self._transport.empty)
 
-    def _agree_on_order(self) -> list[Slot]:
-        """Return the slots in the first rank's order; those that it has not seen come last."""
-        seen = dict.fromkeys([*self.observed, *reversed(self.slots)])
-        device = self.slots[0].parameter.device
-        indices = torch.tensor([slot.index for slot in seen], device=device)
-        dist.broadcast(indices, group=self._transport.group, group_src=0)
-        return [self.slots[index] for index in indices.tolist()]
+    def _planned(self, slots: list[Slot]) -> list[list[Slot]]:
+        """Return the plan for slots in the order in which their gradients become ready.
+
+        Raises ValueError where it leaves a parameter out, or has one twice.
+        """
+        by_parameter = {id(slot.parameter): slot for slot in slots}
+        planned = self._plan([slot.parameter for slot in slots])
+        found = sorted(id(parameter) for parameters in planned for parameter in parameters)
+        if found != sorted(by_parameter):
+            raise ValueError(
+                f"the plan holds {len(found)} parameters, expected each of the {len(slots)} "
+                "trainable ones once"
+            )
+        return [[by_parameter[id(p)] for p in parameters] for parameters in planned if parameters]
+
+    def _first_ranks(self, planned: list[list[Slot]]) -> list[list[Slot]]:
+        """Return the first rank's plan: ranks with different buckets would mix up their sums."""
+        places = [(slot.index, number) for number, slots in enumerate(planned) for slot in slots]
+        table = torch.tensor(places, device=self.slots[0].parameter.device)
+        dist.broadcast(table, group=self._transport.group, group_src=0)
+        by_bucket: dict[int, list[Slot]] = {}
+        for index, number in table.tolist():
+            by_bucket.setdefault(number, []).append(self.slots[index])
+        return list(by_bucket.values())

@@ -12,6 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from helpers.buckets import plan_buckets
 from helpers.data_parallel.slots import Plan
+from helpers.data_parallel.transport import Transport
 
 MIB = 2**20
 
@@ -32,7 +33,7 @@ def group_of(process_group: dist.ProcessGroup | None, device_mesh: Any) -> dist.
 
 
 def caps_bytes(caps_mb: Sequence[float] | None) -> list[int]:
-    return [int(cap * MIB) for cap in caps_mb or ()]
+    return [max(1, int(cap * MIB)) for cap in caps_mb or ()]  # 0 is a bucket for each parameter
 
 
 def plan_of(cap_mb: float | None, caps_bytes: Sequence[int]) -> Plan:
@@ -41,7 +42,7 @@ def plan_of(cap_mb: float | None, caps_bytes: Sequence[int]) -> Plan:
         return functools.partial(plan_buckets, cap_bytes=list(caps_bytes))
     if cap_mb is None:
         return plan_buckets
-    return functools.partial(plan_buckets, cap_bytes=int(cap_mb * MIB))
+    return functools.partial(plan_buckets, cap_bytes=max(1, int(cap_mb * MIB)))
 
 
 def buffers_to_sync(broadcast: bool | None, forward_sync: bool | None) -> tuple[bool, bool]:
@@ -121,6 +122,25 @@ def check_others(
             "delay_all_reduce_named_params and param_to_hook_all_reduce "
             "need to be set at the same time."
         )
+    sparse = [
+        f"{name}.weight".lstrip(".")
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+        and layer.sparse
+        and layer.weight.requires_grad
+    ]
+    if sparse:
+        raise NotImplementedError(f"sparse gradients of {', '.join(sparse)}, expected dense ones")
     sync_bn = any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules())
     if sync_bn and all(parameter.device.type == "cpu" for parameter in module.parameters()):
         raise ValueError("SyncBatchNorm layers only work with GPU modules")
+
+
+def warn_of_hook(transport: Transport) -> None:
+    """Warn where buckets change under a communication hook, which may keep a state for each."""
+    if transport.has_hook:
+        warnings.warn(
+            "parameters were frozen or thawed, so the buckets are new ones: a communication hook "
+            "that keeps a state for each bucket (PowerSGD) has to be registered anew",
+            stacklevel=4,
+        )

@@ -39,8 +39,10 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
 
 def through_gate(
     outputs: Any, at_backward: Callable[[], object] = bool, clones: bool = True
-) -> Any:
+) -> tuple[Any, bool]:
     """Return the outputs, equal and alike in structure, with a node of ours in their graph.
+
+    And whether there is one: outputs may hold no tensor that torch's pytrees can see.
 
     An output that the loss does not use gets no gradient then, rather than zeros, and its
     parameters are reached with none; `at_backward` is called when backward comes by.
@@ -52,7 +54,7 @@ def through_gate(
         passed = _Gate.apply(at_backward, clones, *(leaves[place] for place in places))
         for place, tensor in zip(places, passed, strict=True):
             leaves[place] = tensor
-    return pytree.tree_unflatten(leaves, structure)
+    return pytree.tree_unflatten(leaves, structure), bool(places)
 
 
 class _Gate(torch.autograd.Function):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from helpers.data_parallel.complaints import twice, unfinished
 from helpers.data_parallel.layout import Layout
+from helpers.data_parallel.owners import claim, release
 from helpers.data_parallel.slots import Plan, Slot, adopt, hand_out
 from helpers.data_parallel.transport import Transport
 
@@ -43,10 +44,11 @@ class Reducer:
         as_views: bool,
         tracks_use: bool = False,
         skips_unused: bool = False,
+        agrees_first: bool = False,
     ) -> None:
         self.transport, self._as_views = transport, as_views
         self.tracks_use, self._skips_unused = tracks_use, skips_unused
-        self._layout = Layout(parameters, plan, transport)
+        self._layout = Layout(parameters, plan, transport, agrees_first)
         self.slots, self.buckets = self._layout.slots, self._layout.buckets
         self.error: Exception | None = None
         #: Waited for at the end of a backward: what hooks on buffers have started.
@@ -56,21 +58,37 @@ class Reducer:
         #: How many ranks used each parameter in the last backward, int32 [number of slots]; None
         #: where that is not tracked, or not known yet.
         self.num_users: Tensor | None = None
+        self._parameters = [slot.parameter for slot in self.slots]
+        # Gradients of a forward that went round the wrapper are averaged too, but not those of
+        # another wrapper's forward.
+        self._is_alone = True
+        others = claim(self._parameters, self)
+        self._is_alone = not others
+        for other in others:
+            other.heed_own_forwards_only()
         self.reset()
         self._handles = [
-            slot.parameter.register_post_accumulate_grad_hook(self._hook(slot))
-            for slot in self.slots
+            parameter.register_post_accumulate_grad_hook(self._hook(slot))
+            for parameter, slot in zip(self._parameters, self.slots, strict=True)
         ]
 
     def reset(self) -> None:
         """Forget what was under way and what was observed."""
-        self._syncs = True  # also where a forward went round the wrapper
+        self._syncs = self._is_alone
         self.is_under_way, self._has_finished, self.num_reductions = False, True, 0
-        self._layout.forget()
+        # what is used may change each time, and the order with it
+        self._layout.forget(is_observing=self.is_static or not self.tracks_use)
         self._used: set[Slot] = set()
         self._unused: set[Slot] = set()
 
+    def heed_own_forwards_only(self) -> None:
+        """Leave alone the gradients of forwards that went round the wrapper: another has them."""
+        self._is_alone = False
+        if self._has_finished:
+            self._syncs = False
+
     def remove_hooks(self) -> None:
+        release(self._parameters, self)
         for handle in self._handles:
             handle.remove()
 
@@ -100,7 +118,7 @@ class Reducer:
 
         Every rank must call this, before each forward; it acts once, after the first reduction.
         """
-        if self._layout.has_rebuilt or self.num_reductions == 0 or self.is_under_way:
+        if not self._layout.is_observing or self.num_reductions == 0 or self.is_under_way:
             return False
         self._layout.rebuild()
         return True
@@ -136,8 +154,8 @@ class Reducer:
         return accumulated
 
     def __del__(self) -> None:
-        for handle in getattr(self, "_handles", ()):
-            handle.remove()
+        if hasattr(self, "_handles"):
+            self.remove_hooks()
 
     def _collect(self, slot: Slot, grad: Tensor | None) -> None:
         if not self.is_under_way:
@@ -147,7 +165,7 @@ class Reducer:
             self.fail(twice(slot))
         self._fill(slot, grad)
         waiting.remove(slot)
-        if not self._layout.has_rebuilt:
+        if self._layout.is_observing:
             self._layout.observed.append(slot)
         if not waiting:
             self._send_full_buckets()
@@ -214,6 +232,7 @@ class Reducer:
         self._used.clear()
         self.futures.clear()
         self.is_under_way, self._has_finished = False, True
+        self._syncs = self._is_alone
         self.num_reductions += 1
 
     def _count_users(self, used: Set[Slot]) -> Callable[[], object]:

@@ -35,15 +35,17 @@ class SharedState:
         return {name: p for name, p in self.parameters.items() if p.requires_grad}
 
     def trains_others_now(self) -> bool:
-        """Return whether a parameter was frozen or thawed since `trainable`. Local."""
+        """Return whether one was frozen, thawed or cast since `trainable`. Local."""
         return self._which_train() != self._trains
 
-    def _which_train(self) -> list[bool]:
-        return [parameter.requires_grad for parameter in self.parameters.values()]
+    def _which_train(self) -> list[tuple[bool, torch.dtype]]:
+        return [(p.requires_grad, p.dtype) for p in self.parameters.values()]
 
     def check_alike(self, group: dist.ProcessGroup) -> None:
-        """Raise ValueError on every rank unless names, shapes and dtypes are alike on all."""
-        check_alike([*self.parameters.items(), *self.buffers().items()], group)
+        """Raise ValueError on every rank unless names, shapes, dtypes are alike on all, and which
+        parameters require gradients."""
+        named = {n if p.requires_grad else f"{n}, frozen,": p for n, p in self.parameters.items()}
+        check_alike([*named.items(), *self.buffers().items()], group)
 
     def broadcast(self, group: dist.ProcessGroup, source: int, with_buffers: bool) -> None:
         """Give every rank what rank `source` of the group holds. Every rank must call this."""

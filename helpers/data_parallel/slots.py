@@ -43,24 +43,15 @@ def make_slots(named_parameters: Mapping[str, nn.Parameter]) -> list[Slot]:
     return [Slot(index, name, parameter) for index, (name, parameter) in named]
 
 
-def make_buckets(slots: list[Slot], plan: Plan, empty: Empty | None = None) -> list[FilledBucket]:
-    """Return buckets for the slots, given in the order in which their gradients become ready.
+def make_buckets(planned: list[list[Slot]], empty: Empty | None = None) -> list[FilledBucket]:
+    """Return a bucket for each list of slots; `empty` makes their buffers.
 
-    A gradient that lies in an old bucket moves to its new one. `empty` makes the buffers.
-    Raises ValueError where the plan leaves a parameter out, or has one twice.
+    A gradient that lies in an old bucket moves to its new one.
     """
-    by_parameter = {id(slot.parameter): slot for slot in slots}
-    planned = plan([slot.parameter for slot in slots])
-    found = sorted(id(parameter) for parameters in planned for parameter in parameters)
-    if found != sorted(by_parameter):
-        raise ValueError(
-            f"the plan holds {len(found)} parameters, expected each of the {len(slots)} "
-            "trainable ones once"
-        )
     buckets = []
-    for index, parameters in enumerate(planned):
-        bucket = FilledBucket(index, [by_parameter[id(p)] for p in parameters], empty)
-        for slot, view in zip(bucket.slots, bucket.views, strict=True):
+    for index, slots in enumerate(planned):
+        bucket = FilledBucket(index, slots, empty)
+        for slot, view in zip(slots, bucket.views, strict=True):
             _place(slot, bucket, view)
         buckets.append(bucket)
     return buckets

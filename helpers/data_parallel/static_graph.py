@@ -26,8 +26,16 @@ class StaticReducer(Reducer):
 
     def reset(self) -> None:
         super().reset()
-        self.is_recording, self._ends = True, False
+        self.is_recording, self._ends, self._has_gate = True, False, True
         self._times: Counter[Slot] = Counter()  # how often each gradient comes in one backward
+
+    def before_forward(self, syncs: bool) -> None:
+        super().before_forward(syncs)
+        self._ends = False  # a backward that raised at its very start has recorded nothing
+
+    def expect_gate(self, is_there: bool) -> None:
+        """Note whether backward will pass the outputs' gate; else its first gradient starts it."""
+        self._has_gate = is_there
 
     def start_recording(self) -> None:
         """Have autograd say when the first backward ends; called when the outputs' turn comes.
@@ -40,6 +48,8 @@ class StaticReducer(Reducer):
 
     def _collect(self, slot: Slot, grad: Tensor | None) -> None:
         if self.is_recording:
+            if not self._has_gate:
+                self.start_recording()
             if self._ends:  # else backward went round the outputs: another wrapper's
                 self.is_under_way = True
                 self._times[slot] += 1
