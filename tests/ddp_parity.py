@@ -5,7 +5,7 @@ helpers.data_parallel.DistributedDataParallel.
 """
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as Stock
 
 from helpers import problems
+from helpers.compare import relative_error
+from helpers.compare.errors import Tensors
 from helpers.data_parallel import DistributedDataParallel as Ours
-from helpers.process_group import process_group
+from helpers.process_group import Ranks, process_group
 
 STEPS = 4
 SMALL_CAP_MB = 0.004  # several buckets even for small models
@@ -199,8 +201,33 @@ def both(make: Callable[[int], nn.Module], rank: int, **options: Any) -> Iterato
         yield wrap(make(rank), **options)
 
 
-def run_checks(checks: Mapping[str, Callable], *arguments: Any, timeout_s: float = 20) -> dict:
-    """Run each check(ranks, ...) in a group of its own; return the tracebacks of those that failed.
+def ours(ranks: Ranks, make: Callable[[int], nn.Module] = mlp, **options: Any) -> Ours:
+    """The class round a model that is another one on each rank, in several buckets."""
+    return Ours(make(ranks.rank), bucket_cap_mb=SMALL_CAP_MB, **options)
+
+
+def loss_of(model: Callable, ranks: Ranks, step: int = 0) -> Tensor:
+    """This rank's part of a batch's loss."""
+    batch = batches()[step]
+    part = shard(batch, ranks.rank, ranks.world_size)
+    return mean_loss(model, part, len(batch[1]), ranks.world_size)
+
+
+def alone(steps: Iterable[int]) -> Note:
+    """The gradients of one process on these batches, each a mean, summed."""
+    model = mlp()
+    for step in steps:
+        mean_loss(model, batches()[step], len(batches()[step][1]), 1).backward()
+    return noted(model)
+
+
+def assert_close(found: Tensors, expected: Tensors, what: str = "") -> None:
+    error = relative_error(found, expected)
+    assert error < 1e-12, f"{what}: {error!r}"
+
+
+def run_checks(checks: Mapping[str, Callable], timeout_s: float = 20) -> dict[str, str]:
+    """Run each check(ranks) in a group of its own; return the tracebacks of those that failed.
 
     Every rank must call this. A check that fails on one rank does not spoil the next.
     """
@@ -208,8 +235,21 @@ def run_checks(checks: Mapping[str, Callable], *arguments: Any, timeout_s: float
     for name, check in checks.items():
         try:
             with process_group(timeout_s=timeout_s) as ranks:
-                check(ranks, *arguments)
+                check(ranks)
                 dist.barrier()
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # what pytest.raises says when nothing was raised is no Exception
             failed[name] = traceback.format_exc()
     return failed
+
+
+def named(*checks: Callable) -> dict[str, Callable]:
+    return {check.__name__: check for check in checks}
+
+
+def assert_none(failed: Iterable[Mapping[str, str]]) -> None:
+    """Raise AssertionError with the tracebacks that `run_checks` returned on any rank."""
+    for rank, tracebacks in enumerate(failed):
+        texts = [f"rank {rank}, {name}\n{text}" for name, text in tracebacks.items()]
+        assert not texts, "\n".join(texts)

@@ -1,39 +1,34 @@
-"""What the class owes beside gradients: no_sync, unused parameters, joins, hooks, state, groups."""
+"""What the class owes beside gradients: no_sync, parameters of every kind, buffers."""
 
 import collections
 import contextlib
+import copy
 import functools
-import io
-import pickle
 
 import pytest
 import torch
-import torch.distributed as dist
 from ddp_parity import (
     SMALL_CAP_MB,
     NoGradient,
-    Oddities,
     Ours,
     PartlyUsed,
     Stock,
+    alone,
+    assert_close,
+    assert_none,
     assert_same_bits,
     batches,
     both,
     descend,
-    mean_loss,
+    loss_of,
     mlp,
+    named,
     noted,
+    ours,
     run_checks,
-    shard,
     train,
 )
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import (
-    debugging_hooks,
-    default_hooks,
-    post_localSGD_hook,
-    powerSGD_hook,
-)
 from torch.utils.checkpoint import checkpoint
 
 from helpers import problems
@@ -44,31 +39,8 @@ from helpers.traffic import count_traffic
 VIEWS = (False, True)
 
 
-def ours(ranks, make=mlp, **options):
-    return Ours(make(ranks.rank), bucket_cap_mb=SMALL_CAP_MB, **options)
-
-
-def loss_of(model, ranks, step: int = 0):
-    batch = batches()[step]
-    part = shard(batch, ranks.rank, ranks.world_size)
-    return mean_loss(model, part, len(batch[1]), ranks.world_size)
-
-
 def square(seed: int) -> nn.Module:
     return problems.make_mlp((10, 10), seed=seed, dtype=torch.float64)
-
-
-def alone(steps) -> dict:
-    """The gradients of one process on these batches, each a mean, summed."""
-    model = mlp()
-    for step in steps:
-        mean_loss(model, batches()[step], len(batches()[step][1]), 1).backward()
-    return noted(model)
-
-
-def assert_close(found, expected, what: str = "") -> None:
-    error = relative_error(found, expected)
-    assert error < 1e-12, f"{what}: {error!r}"
 
 
 # -- no_sync -----------------------------------------------------------------------------------
@@ -312,6 +284,95 @@ def undefined_gradients_stay_undefined(ranks):
         assert_same_bits(mine, stock)
 
 
+# -- models of other kinds ---------------------------------------------------------------------
+
+
+class WithoutElements(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.body, self.empty = mlp(seed, torch.float32), nn.Parameter(torch.zeros(0, 4))
+
+    def forward(self, inputs):
+        return self.body(inputs) + self.empty.sum()
+
+
+class Complex(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn((64, 10), generator=generator, dtype=torch.complex64)
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, inputs):
+        return (inputs.to(self.weight.dtype) @ self.weight).abs()
+
+
+class Checkpointed(nn.Module):
+    """One layer twice, each under a checkpoint, which runs it again in backward."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.first, self.block = mlp(seed, torch.float32), square(seed).float()
+
+    def forward(self, inputs):
+        hidden = checkpoint(self.block, self.first(inputs), use_reentrant=False)
+        return checkpoint(self.block, hidden, use_reentrant=False)
+
+
+class Autocast(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.body = mlp(seed, torch.float32)
+
+    def forward(self, inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.body(inputs)
+
+
+class Half(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.body = mlp(seed, torch.float16)
+
+    def forward(self, inputs):
+        return self.body(inputs.half())
+
+
+def models_of_other_kinds(ranks):
+    """As torch's class treats them, in bits; copied deeply, too."""
+    for make in (WithoutElements, Complex, Checkpointed, Autocast, Half):
+        for views in VIEWS:
+            options = {"gradient_as_bucket_view": views, "bucket_cap_mb": SMALL_CAP_MB}
+            stock, mine = (
+                train(copy.deepcopy(model), ranks.rank, ranks.world_size, dtype=torch.float32)
+                for model in both(make, ranks.rank, **options)
+            )
+            assert_same_bits(mine, stock, what=make.__name__)
+
+
+def a_gradient_penalty(ranks):
+    """Backward through a backward."""
+    notes = []
+    for model in both(mlp, ranks.rank):
+        inputs = batches()[0][0][ranks.rank :: ranks.world_size].clone().requires_grad_()
+        outputs = model(inputs).square().sum()
+        (grad,) = torch.autograd.grad(outputs, inputs, create_graph=True)
+        (outputs + grad.square().sum()).backward()
+        notes.append([noted(model.module)])
+    assert_same_bits(*notes)
+
+
+def a_forward_on_one_rank_only(ranks):
+    """An evaluation without gradients or buffers sends nothing; with buffers use the module."""
+    model = ours(ranks)
+    if ranks.rank == 0:
+        with torch.no_grad(), count_traffic() as traffic:
+            model(batches()[0][0])
+        assert not traffic.collectives
+    loss_of(model, ranks).backward()
+    assert_close(noted(model.module), alone([0]))
+
+
 # -- buffers -----------------------------------------------------------------------------------
 
 
@@ -356,306 +417,22 @@ def no_initial_broadcast_where_asked(ranks):
     assert torch.equal(model.module[0].weight, mlp(ranks.rank)[0].weight)
 
 
-# -- hooks -------------------------------------------------------------------------------------
-
-
-def power_sgd(group):
-    return powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
-
-
-def quantised(group, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Eight bits and back: a hook of two messages, and of what is to be done after them."""
-    scale = bucket.buffer().abs().max()
-    sent = (bucket.buffer() / scale * 127).round()
-    work = dist.all_reduce(sent, group=group, async_op=True)
-    scales = dist.all_reduce(scale, group=group, async_op=True)
-    scales.wait()
-    levels = 127 * group.size() ** 2
-    return work.get_future().then(lambda future: future.value()[0] * scale / levels)
-
-
-HOOKS = {
-    "allreduce": (lambda group: group, default_hooks.allreduce_hook),
-    "fp16": (lambda group: group, default_hooks.fp16_compress_hook),
-    "fp16 wrapper": (
-        lambda group: group,
-        default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+CHECKS = {
+    1: named(no_sync_accumulates),
+    2: named(
+        no_sync_accumulates, no_sync_is_nested_and_survives_exceptions, the_flag_is_read_in_forward,
+        several_forwards_before_a_backward, two_backwards_of_two_forwards,
+        unused_parameters_are_named, unused_parameters_keep_what_they_had, outputs_of_any_kind,
+        frozen_and_thawed_after_wrapping, gradients_replaced_by_the_user,
+        a_static_graph_with_reentrant_checkpoints, outputs_changed_in_place,
+        a_backward_that_failed, undefined_gradients_stay_undefined, models_of_other_kinds,
+        a_gradient_penalty, a_forward_on_one_rank_only, buffers_follow_the_first_rank,
+        buffers_are_left_alone_where_asked, no_initial_broadcast_where_asked,
     ),
-    "PowerSGD": (power_sgd, powerSGD_hook.powerSGD_hook),
-    "post-local SGD": (
-        lambda group: post_localSGD_hook.PostLocalSGDState(
-            group, dist.new_subgroups(group_size=1)[0], start_localSGD_iter=2
-        ),
-        post_localSGD_hook.post_localSGD_hook,
-    ),
-    "noop": (lambda group: None, debugging_hooks.noop_hook),
-    "two messages": (lambda group: group, quantised),
-}
+    3: named(no_sync_accumulates),
+}  # fmt: skip
 
 
-def hooks_of_torch_work(ranks):
-    make = functools.partial(mlp, dtype=torch.float32)
-    for name, (make_state, hook) in HOOKS.items():
-        notes = []
-        for model in both(make, ranks.rank, gradient_as_bucket_view=True):
-            model.register_comm_hook(make_state(dist.group.WORLD), hook)
-            notes.append(train(model, ranks.rank, ranks.world_size, dtype=torch.float32))
-        assert_same_bits(notes[1], notes[0], what=name)
-
-
-def hooks_see_undivided_gradients(ranks):
-    seen = []
-
-    def hook(state, bucket):
-        seen.append((bucket.index(), bucket.is_last(), bucket.buffer().clone()))
-        assert [g.shape for g in bucket.gradients()] == [p.shape for p in bucket.parameters()]
-        future = torch.futures.Future()
-        future.set_result(bucket.buffer())
-        return future
-
-    model = ours(ranks)
-    model.register_comm_hook(None, hook)
-    loss_of(model, ranks).backward()
-    assert [index for index, _, _ in seen] == list(range(len(model.buckets)))
-    assert [is_last for _, is_last, _ in seen] == [False] * (len(seen) - 1) + [True]
-    inner = mlp()
-    loss_of(inner, ranks).backward()
-    assert_close(noted(model.module), noted(inner))
-    with pytest.raises(RuntimeError, match="communication hook"):
-        model.register_comm_hook(None, hook)
-
-
-def wrong_hooks_are_refused(ranks):
-    for hook, error in ((3, TypeError), (lambda state: None, ValueError), (annotated, ValueError)):
-        with pytest.raises(error, match="Communication hook"):
-            ours(ranks).register_comm_hook(None, hook)
-
-
-def annotated(state, bucket: int):
-    return None
-
-
-# -- uneven inputs -----------------------------------------------------------------------------
-
-
-def join_like_torch(ranks):
-    """Ranks with 2, 3, 4... batches; with buffers, no_sync, a hook; each option."""
-    cases = {
-        "plain": ({}, {}),
-        "divide by those left": ({}, {"divide_by_initial_world_size": False}),
-        "find unused": ({"find_unused_parameters": True}, {}),
-        "views": ({"gradient_as_bucket_view": True}, {"divide_by_initial_world_size": False}),
-        "static": ({"static_graph": True}, {}),
-    }
-    for name, (options, join) in cases.items():
-        for is_first_longer in (False, True):
-            notes = []
-            for model in both(Oddities, ranks.rank, bucket_cap_mb=SMALL_CAP_MB, **options):
-                rank = ranks.world_size - 1 - ranks.rank if is_first_longer else ranks.rank
-                notes.append(uneven(model, ranks, range(2 + rank), join))
-            assert_same_bits(notes[1], notes[0], what=f"{name}, first longer: {is_first_longer}")
-
-
-def uneven(model, ranks, steps, options) -> list:
-    with model.join(**options):
-        for step in steps:
-            quiet = model.no_sync() if step == 1 else contextlib.nullcontext()
-            with quiet:
-                loss_of(model, ranks, step).backward()
-            if step != 1:
-                descend(model)
-                model.zero_grad()
-    assert_replicas_equal(model.module)
-    return [{name: x.clone() for name, x in model.module.state_dict().items()}]
-
-
-def join_divides_by_the_ranks_that_are_left(ranks):
-    """The last rank alone in the last step: its gradient is its own, or a world-th of it."""
-    for by_initial in (True, False):
-        model = Ours(nn.Linear(1, 1, bias=False).double())
-        grads = []
-        with model.join(divide_by_initial_world_size=by_initial):
-            for _ in range(1 + (ranks.rank == ranks.world_size - 1)):
-                model.zero_grad()
-                model(torch.ones(1, 1, dtype=torch.float64)).sum().backward()
-                grads.append(model.module.weight.grad.item())
-        if len(grads) == 2:
-            share = 1 / ranks.world_size if by_initial else 1.0
-            assert grads == [1.0, share]
-
-
-def join_may_throw(ranks):
-    model = ours(ranks)
-    steps = []
-
-    def loop():
-        with model.join(throw_on_early_termination=True):
-            for step in range(1 + ranks.rank):
-                loss_of(model, ranks, step).backward()
-                steps.append(step)
-
-    with pytest.raises(RuntimeError, match=r"exhausted (all )?inputs"):
-        loop()
-    assert steps == [0]
-
-
-def join_may_be_off(ranks):
-    model = ours(ranks)
-    with model.join(enable=False), count_traffic() as traffic:
-        loss_of(model, ranks).backward()
-    assert traffic.collectives["all_reduce"] == len(model.buckets)
-    assert_close(noted(model.module), alone([0]))
-
-
-# -- state -------------------------------------------------------------------------------------
-
-
-def state_goes_round(ranks):
-    class Inner(nn.Module):
-        def __init__(self, seed):
-            super().__init__()
-            self.module = mlp(seed)  # its name is the prefix's
-
-        def forward(self, inputs):
-            return self.module(inputs)
-
-    model = ours(ranks, Inner)
-    loss_of(model, ranks).backward()
-    descend(model)
-    state = model.state_dict()
-    assert list(state) == [f"module.{name}" for name in Inner(0).state_dict()]
-    other = ours(ranks, Inner)
-    other.load_state_dict(state)
-    nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
-    plain = Inner(3)
-    plain.load_state_dict(state)
-    for module in (other.module, plain):
-        assert_same_bits([module.state_dict()], [model.module.state_dict()])
-
-
-def a_wrapper_pickles(ranks):
-    """Through pickle and torch.save; what comes back trains on, with its options."""
-    model = ours(ranks, gradient_as_bucket_view=True, find_unused_parameters=True)
-    loss_of(model, ranks).backward()
-    descend(model)
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for copy in (pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
-        assert copy.find_unused_parameters
-        assert copy.gradient_as_bucket_view
-        copy.zero_grad()
-        model.zero_grad()
-        for each in (copy, model):
-            loss_of(each, ranks, 1).backward()
-        assert_same_bits([noted(copy.module)], [noted(model.module)])
-
-
-def one_wrapper_after_another(ranks):
-    """A module wrapped anew is averaged once a backward."""
-    module = mlp(ranks.rank)
-    for step in range(2):
-        model = Ours(module, bucket_cap_mb=SMALL_CAP_MB)
-        module.zero_grad()
-        with count_traffic() as traffic:
-            loss_of(model, ranks, step).backward()
-        assert traffic.collectives["all_reduce"] == len(model.buckets)
-        assert_close(noted(module), alone([step]))
-
-
-def models_that_differ_are_refused(ranks):
-    sizes = (64, 10 + ranks.rank, 10)
-    with pytest.raises(ValueError, match=r"rank 1 has .*\(11.* where rank 0 has .*\(10"):
-        Ours(problems.make_mlp(sizes))
-
-
-def wrong_arguments_are_refused(ranks):
-    with pytest.raises(RuntimeError, match=r"requires? a gradient"):
-        Ours(nn.Linear(1, 1).requires_grad_(False))
-    for options, error in (
-        ({"mixed_precision": object()}, NotImplementedError),
-        ({"device_ids": [0]}, ValueError),
-        ({"bucket_cap_mb": 0}, ValueError),
-        ({"plan": lambda parameters: [parameters[:1]]}, ValueError),
-    ):
-        with pytest.raises(error):
-            Ours(mlp(), **options)
-
-
-def signature_is_torchs(ranks):
-    import inspect
-
-    stock, mine = (
-        list(inspect.signature(wrap.__init__).parameters.values()) for wrap in (Stock, Ours)
-    )
-    assert [(p.name, p.default) for p in mine[: len(stock)]] == [(p.name, p.default) for p in stock]
-    extra = mine[len(stock) :]
-    assert [p.name for p in extra] == ["all_reduce", "plan"]
-    assert {p.kind for p in extra} == {inspect.Parameter.KEYWORD_ONLY}
-    positional = Ours(mlp(), None, None, 0, None, True, None, 7)
-    assert len(positional.buckets) == 1
-
-
-# -- worlds ------------------------------------------------------------------------------------
-
-
-def subgroups(ranks):
-    """Ranks 1 and 2 of three train together, rank 0 by itself, in groups of their own."""
-    pair, single = dist.new_group([1, 2]), dist.new_group([0])
-    group, size = (pair, 2) if ranks.rank else (single, 1)
-    model = Ours(mlp(ranks.rank), process_group=group, bucket_cap_mb=SMALL_CAP_MB)
-    place = dist.get_rank(group)
-    found = train(model, place, size)
-    seed = 1 if ranks.rank else 0
-    for note, expected in zip(found, train(mlp(seed)), strict=True):
-        assert_close(note, expected)
-
-
-def another_group_later(ranks):
-    """`_update_process_group`, which elastic training calls: from three ranks to two."""
-    model = ours(ranks)
-    loss_of(model, ranks).backward()
-    pair = dist.new_group([0, 1])
-    if ranks.rank < 2:
-        model._update_process_group(pair)
-        model.zero_grad()
-        batch = batches()[1]
-        part = shard(batch, ranks.rank, 2)
-        mean_loss(model, part, len(batch[1]), 2).backward()
-        assert_close(noted(model.module), alone([1]))
-
-
-def one_rank(ranks):
-    for views in VIEWS:
-        found = train(Ours(mlp(), gradient_as_bucket_view=views, bucket_cap_mb=SMALL_CAP_MB))
-        for note, expected in zip(found, train(mlp()), strict=True):
-            assert_close(note, expected)
-
-
-TWO = [
-    no_sync_accumulates, no_sync_is_nested_and_survives_exceptions, the_flag_is_read_in_forward,
-    several_forwards_before_a_backward, two_backwards_of_two_forwards, unused_parameters_are_named,
-    unused_parameters_keep_what_they_had, outputs_of_any_kind, frozen_and_thawed_after_wrapping,
-    gradients_replaced_by_the_user, a_static_graph_with_reentrant_checkpoints,
-    outputs_changed_in_place, a_backward_that_failed, undefined_gradients_stay_undefined,
-    buffers_follow_the_first_rank, buffers_are_left_alone_where_asked,
-    no_initial_broadcast_where_asked, hooks_of_torch_work, hooks_see_undivided_gradients,
-    wrong_hooks_are_refused, join_like_torch, join_divides_by_the_ranks_that_are_left,
-    join_may_throw, join_may_be_off, state_goes_round, a_wrapper_pickles,
-    one_wrapper_after_another, models_that_differ_are_refused, wrong_arguments_are_refused,
-    signature_is_torchs,
-]  # fmt: skip
-THREE = [
-    subgroups, another_group_later, no_sync_accumulates, join_divides_by_the_ranks_that_are_left,
-]  # fmt: skip
-
-
-def duty_checks(world_size: int) -> dict:
-    checks = {1: [one_rank, no_sync_accumulates], 2: TWO, 3: THREE}[world_size]
-    return {check.__name__: check for check in checks}
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", CHECKS)
 def test_duties(world_size):
-    for failed in run_function(run_checks, duty_checks(world_size), nproc_per_node=world_size):
-        assert not failed, "\n".join(f"{name}\n{text}" for name, text in failed.items())
+    assert_none(run_function(run_checks, CHECKS[world_size], nproc_per_node=world_size))

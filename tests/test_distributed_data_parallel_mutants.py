@@ -15,10 +15,10 @@ from ddp_parity import (
     Ours,
     PartlyUsed,
     batches,
+    loss_of,
     mean_loss,
     mlp,
     noted,
-    shard,
     train,
 )
 from torch import nn
@@ -31,12 +31,6 @@ from helpers.process_group import process_group
 from helpers.traffic import count_traffic
 
 # -- checks ------------------------------------------------------------------------------------
-
-
-def loss_of(model, ranks, step: int = 0):
-    batch = batches()[step]
-    part = shard(batch, ranks.rank, ranks.world_size)
-    return mean_loss(model, part, len(batch[1]), ranks.world_size)
 
 
 def is_one_process(wrap, ranks):
