@@ -31,7 +31,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="also those that need not pass")
     parser.add_argument("-k", metavar="REGEX", default="", help="only names that it is found in")
     parser.add_argument("-v", action="store_true", help="print the tracebacks of failures")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds a test, default 120")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds a test, default 300")
     parser.add_argument("--json", type=Path, help="write the outcomes there")
     parser.add_argument("--record", action="store_true", help="measure again what is stored")
     return parser.parse_args(words)
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> list[dict]:
 
     from peer_ddp import driver, substitute
 
-    names = driver.candidates() if options.all else lists.accepted()
+    names = driver.candidates() if options.all else lists.accepted(options.world_size)
     names = [name for name in names if re.search(options.k, name)]
     model_class = substitute.load(options.path or (None if options.stock else OURS))
     outcomes = []

@@ -22,7 +22,7 @@ HUGE_IMAGE, SMALL_IMAGE = (1, 1, 1000, 1000), (1, 1, 16, 16)
 
 
 def keep_all_tests() -> None:
-    """Switch off the skips for want of GPUs; before distributed_test is imported, it copies them."""
+    """Switch off the skips for want of GPUs; call it before distributed_test is imported."""
 
     def keep(*_: Any, **__: Any) -> Callable:
         return lambda test: test
