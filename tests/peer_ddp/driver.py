@@ -4,6 +4,7 @@ Imported inside `settings.settings`, since torch's module of tests reads the env
 """
 
 import contextlib
+import gc
 import inspect
 import io
 import logging
@@ -82,6 +83,8 @@ def run(model_class: type, names: Iterable[str], timeout_s: float) -> Iterator[O
     common_distributed.TIMEOUT_OVERRIDE.clear()  # `timeout_s` holds for all
     common_distributed.time = _Impatient()
     logging.disable(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()  # what ranks do not touch they share with this process
     for name in names:
         if hasattr(TorchTests, name):
             yield _run_one(name)
