@@ -1,5 +1,6 @@
 """Start and stop a process group; choose its backend and each rank's device."""
 
+import gc
 import itertools
 import os
 import sys
@@ -27,9 +28,10 @@ BACKENDS = ("gloo", "nccl")
 
 _openings = itertools.count()
 _stores: dict[tuple[str, ...], dist.Store] = {}  # one per rendezvous, kept for later openings
-# The group closed last, kept until the next one closes. Freeing a group joins its threads; the
-# reducer of torch's DistributedDataParallel, which may outlive the `with` block, does so while it
-# holds Python's lock, and hangs if one of them still needs that lock to let go of its last message.
+# The group closed last, kept until the next one closes, where torch's DistributedDataParallel has
+# used it and lives on. Freeing a group joins its threads; that class's reducer would do so while it
+# holds Python's lock, and hang if one of them still needs the lock to let go of its last message.
+# Any other group is freed at once: only then do its peers see that this rank has left.
 _closed: list[dist.ProcessGroup] = []
 
 
@@ -92,8 +94,18 @@ def _close(error: type[BaseException] | None, *_: object) -> None:
     if error is None:
         settle()  # what is still under way, and nobody has waited for
     if dist.is_initialized():
-        _closed[:] = [dist.group.WORLD]
+        _closed[:] = [dist.group.WORLD] if _has_reducer(dist.group.WORLD) else []
         dist.destroy_process_group()
+
+
+def _has_reducer(group: dist.ProcessGroup) -> bool:
+    """Whether an instance of torch's DistributedDataParallel holds the group."""
+    if "torch._dynamo" not in sys.modules:  # its constructor imports it
+        return False
+    holders = gc.get_referrers(group)
+    return any(
+        "reducer" in (x if isinstance(x, dict) else getattr(x, "__dict__", ())) for x in holders
+    )
 
 
 def _check_arguments(backend: str | Link | None, timeout_s: float) -> None:

@@ -137,9 +137,13 @@ def test_ranks_cannot_be_changed():
         Ranks(0, 0, 1, torch.device("cpu"), "gloo").rank = 1
 
 
-def test_the_group_closed_last_outlives_its_block():
-    """torch's reducer frees its group under Python's lock: it must never be the last to hold it."""
-    for _ in range(2):
-        with process_group():
-            group = torch.distributed.group.WORLD
-        assert module._closed == [group]
+def test_a_group_outlives_its_block_where_torchs_reducer_holds_it():
+    """The reducer frees its group under Python's lock: it must never be the last to hold it."""
+    with process_group():
+        wrapper = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+        group = torch.distributed.group.WORLD
+    assert module._closed == [group]
+    del wrapper
+    with process_group():
+        pass
+    assert module._closed == []
