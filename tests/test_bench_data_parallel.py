@@ -57,7 +57,8 @@ def test_memory_beside_torch_through_the_command(tmp_path, capsys):
     words = ["memory", "--runs", "1", "--rounds", "1", "--json", str(path)]
     assert bench_data_parallel.main(words) == 0
     out, err = capsys.readouterr()
-    assert re.findall(r"\bmet$|MISSED", out, re.MULTILINE)
+    verdicts = re.findall(r"\bmet$|MISSED", out, re.MULTILINE)
+    assert len(verdicts) == 2 * 4  # of two models with two settings, in the table and at the end
     assert "run 1 of 1: 100%" in err
 
     found = json.loads(path.read_text())

@@ -570,8 +570,6 @@ def test_a_closed_group_gives_everything_back(has_proc):
                 assert all(work.wait() for work in works)
                 inside = count_open_files()
                 dist.barrier()
-            with process_group():  # the group closed last is kept until another one is
-                dist.barrier()
             deadline = time.monotonic() + 5
             while count_open_files() > at_first and time.monotonic() < deadline:
                 time.sleep(0.01)  # threads close them
