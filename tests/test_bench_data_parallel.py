@@ -13,7 +13,7 @@ from helpers.bench_data_parallel.arguments import MEASUREMENTS, parse
 from helpers.bench_data_parallel.contenders import CONTROL, OURS, OURS_SHARED, TORCH
 from helpers.bench_data_parallel.overlap import TORCH_DEFAULT, WRAPS, remark
 from helpers.bench_data_parallel.rows import Bound, Row
-from helpers.bench_data_parallel.training import SMALL
+from helpers.bench_data_parallel.training import LARGE, SMALL
 from helpers.buckets import plan_buckets
 from helpers.cost_model import step_s
 from helpers.launch import RankFailed, run_function
@@ -74,10 +74,12 @@ def test_memory_beside_torch_through_the_command(tmp_path, capsys):
     assert few["False)"] <= 1.0
 
     by_name = {(row["setting"], row["name"]): row["median"] for row in run["rows"]}
+    gradients_mb = sum(param.nbytes for param in LARGE.make().parameters()) / 1e6
     for (setting, name), megabytes in by_name.items():
         if "by the kernel" in setting:  # what LiveBytes counts is what is there, C++'s too
             counted = by_name[setting.removesuffix(", resident memory by the kernel"), name]
-            assert 0.95 * counted < megabytes < counted + 25
+            # gloo holds scratch for what is under way; a copy of all gradients would be more
+            assert 0.95 * counted < megabytes < counted + gradients_mb
 
 
 def step_on_the_first_link() -> list[Row]:

@@ -371,6 +371,23 @@ def test_loopback_alone_is_enough_whatever_the_host_is_called():
     assert done.stdout == len(NAMES) * "{'total': [1]}\n", done.stderr
 
 
+def where_the_store_listens():
+    """Addresses, as /proc writes them, at which something listens on this rank's MASTER_PORT."""
+    port, found = f"{int(os.environ['MASTER_PORT']):04X}", set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            local, state = line.split()[1::2][:2]
+            address, _, its_port = local.partition(":")
+            if its_port == port and state == "0A":
+                found.add(address)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp6").exists(), reason="needs Linux's list of sockets")
+def test_the_ranks_store_listens_on_loopback_only():
+    assert run_function(where_the_store_listens, nproc_per_node=1) == [{"0100007F"}]
+
+
 def test_a_launching_script_needs_no_guard_and_is_not_run_again_by_its_ranks():
     Path("plain.py").write_text(
         "print('once')\nfrom helpers.launch import run\nprint(run('sum.py').result)"

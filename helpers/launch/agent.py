@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from helpers.launch import rendezvous
 from helpers.launch.fork_server import main_stays_here
 from helpers.launch.job import Job
 from helpers.launch.watch import Watch
@@ -63,11 +64,9 @@ def _configure(job: Job, nproc_per_node: int, timeout_s: float) -> LaunchConfig:
         max_nodes=1,
         nproc_per_node=nproc_per_node,
         run_id=uuid.uuid4().hex,
-        # Port 0 takes a free one; an address, not a name, needs no resolver.
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
+        rdzv_backend=rendezvous.BACKEND,
         rdzv_configs={"timeout": max(1, int(timeout_s))},
-        local_addr="127.0.0.1",
+        local_addr=rendezvous.LOOPBACK,  # an address, not a name, needs no resolver
         max_restarts=0,
         monitor_interval=0.02,
         start_method="forkserver",
