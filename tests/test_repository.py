@@ -103,8 +103,10 @@ def test_a_changed_tree_is_a_failure(monkeypatch, capsys):
 def test_seconds_are_summed_by_notebook(tmp_path):
     case = '<testcase classname="book.{}" name="Cell 0" time="{}"/>'
     cases = case.format("01_a.ipynb", 1.5) + case.format("01_a.ipynb", 2) + case.format("b", 1)
-    (tmp_path / "r.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    assert notebook_seconds(tmp_path / "r.xml") == {"01_a": 3.5, "b": 1.0}
+    for name, found in (("a", cases), ("b", case.format("05_b.ipynb", 2))):
+        report = f"<testsuites><testsuite>{found}</testsuite></testsuites>"
+        (tmp_path / f"{name}.xml").write_text(report)
+    assert notebook_seconds(tmp_path) == {"01_a": 3.5, "b": 1.0, "05_b": 2.0}
 
 
 @pytest.fixture
