@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from book_repository import theme_options
 from normal_form import normal_form
 from notebook_cells import ROOT, write
 from sample_notebook import sample
+from sphinx.errors import ConfigError
 
 BUTTONS = {
     "repository": 'href="https://github.com/owner/name"',
@@ -36,15 +38,11 @@ def build(tmp_path):
     (tmp_path / "book" / "index.md").write_text("# A book\n\nText.\n")
     write(normal_form(sample()), tmp_path / "book" / "01_a.ipynb")
 
-    def run(repository: str | None) -> subprocess.CompletedProcess | list[str]:
+    def run(repository: str | None) -> list[str]:
         environment = {k: v for k, v in os.environ.items() if k != "BOOK_REPOSITORY"}
         environment |= {"BOOK_REPOSITORY": repository} if repository else {}
         command = [Path(sys.executable).parent / "jupyter-book", "build", ".", "-n", "-W", "--all"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        if done.returncode:
-            return done
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=True)
         return [path.read_text() for path in sorted((tmp_path / "_build/html/book").glob("*.html"))]
 
     return run
@@ -61,7 +59,7 @@ def test_every_button_where_one_is(build):
     assert "executablebooks" not in chapter
 
 
-def test_what_is_no_repository_is_refused(build):
-    done = build("owner/name")
-    assert done.returncode != 0
-    assert "expected https://github.com/owner/name" in done.stdout + done.stderr
+@pytest.mark.parametrize("address", ["owner/name", "https://github.com/owner", "http://a.b/c/d"])
+def test_what_is_no_repository_is_refused(address):
+    with pytest.raises(ConfigError, match=r"expected https://github\.com/owner/name"):
+        theme_options(address)

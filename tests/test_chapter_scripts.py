@@ -17,8 +17,11 @@ from pathlib import Path
 
 import notebook_cells as cells
 import pytest
+import yaml
 
 SCRIPT_WIDTH = 75
+#: What the docstring of a script says that runs on several ranks, to its end.
+FOR_SEVERAL = re.compile(r"^ranks: (1 )?[2-9].*\n(?!fails)", re.M)
 BIN = Path(sys.executable).parent
 
 
@@ -67,13 +70,16 @@ def world_sizes() -> list[tuple[str, str, int]]:
     return found
 
 
-def one_script_a_chapter() -> list[tuple[str, str]]:
-    """The first of each chapter that is not meant to fail."""
-    first: dict[str, tuple[str, str]] = {}
-    for name, text in book_scripts():
-        if not re.search(r"^fails: ", text, re.M):
-            first.setdefault(name[:2], (name, text))
-    return list(first.values())
+def one_script_a_part() -> list[tuple[str, str]]:
+    """The first of each part of the book that runs on several ranks and is not meant to fail."""
+    contents = yaml.safe_load((cells.ROOT / "_toc.yml").read_text())
+    files = [[chapter["file"] for chapter in part["chapters"]] for part in contents["parts"]]
+    found = []
+    for part in files:
+        notebooks = [path for path in cells.chapters() if f"book/{path.stem}" in part]
+        of_part = [script for path in notebooks for script in cells.scripts(cells.read(path))]
+        found += [script for script in of_part if FOR_SEVERAL.search(script[1])][:1]
+    return found
 
 
 def by_name(value: object) -> str | None:
@@ -106,7 +112,7 @@ def test_scripts_run(folder, name, text, ranks):
     run_on(parse(name, text), ranks, folder)
 
 
-@pytest.mark.parametrize(("name", "text"), one_script_a_chapter(), ids=by_name)
+@pytest.mark.parametrize(("name", "text"), one_script_a_part(), ids=by_name)
 def test_the_same_under_torchrun(folder, name, text):
     script = parse(name, text)
     (folder / name).write_text(text)
@@ -119,7 +125,7 @@ def test_the_same_under_torchrun(folder, name, text):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(("name", "text"), one_script_a_chapter()[:1], ids=by_name)
+@pytest.mark.parametrize(("name", "text"), one_script_a_part()[:1], ids=by_name)
 def test_the_same_under_python(folder, name, text):
     (folder / name).write_text(text)
     command = [sys.executable, name, *parse(name, text).arguments]

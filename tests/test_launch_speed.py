@@ -30,6 +30,11 @@ def in_terminal(*words):
     subprocess.run(words, check=True, capture_output=True, env=environment, timeout=240)
 
 
+def is_reached(fastest: dict[str, float]) -> bool:
+    warm_enough = fastest["warm"] <= 0.25 * fastest["torchrun"]
+    return warm_enough and fastest["first"] <= fastest["torchrun"]
+
+
 def test_a_warm_launch_takes_a_quarter_of_torchrun_and_the_first_no_longer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(SCRIPT)
@@ -37,14 +42,15 @@ def test_a_warm_launch_takes_a_quarter_of_torchrun_and_the_first_no_longer(tmp_p
     torchrun = (Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node=2")
     run("script.py")  # warms up
     times = {"warm": [], "first": [], "torchrun": []}
-    for _ in range(2):
+    for _ in range(3):
         times["warm"] += [seconds(lambda: run("script.py")) for _ in range(2)]
         times["first"].append(seconds(lambda: in_terminal(sys.executable, "first.py")))
         times["torchrun"].append(seconds(lambda: in_terminal(*torchrun, "script.py")))
+        fastest = {name: min(values) for name, values in times.items()}  # a busy machine only adds
+        if is_reached(fastest):
+            break
     for name, values in times.items():
         print(f"{name:9}", *(f"{value:.2f} s" for value in values))
-    fastest = {name: min(values) for name, values in times.items()}  # a busy machine only adds
     print(f"warm / torchrun  {fastest['warm'] / fastest['torchrun']:.3f}  (bound 0.25)")
     print(f"first / torchrun {fastest['first'] / fastest['torchrun']:.3f}  (bound 1)")
-    assert fastest["warm"] <= 0.25 * fastest["torchrun"]
-    assert fastest["first"] <= fastest["torchrun"]
+    assert is_reached(fastest)
