@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -369,6 +370,22 @@ def test_loopback_alone_is_enough_whatever_the_host_is_called():
     setting = f"ip link set lo up && exec {shlex.quote(sys.executable)} launch.py"
     done = in_terminal("unshare", "--net", "--uts", "sh", "-c", setting)
     assert done.stdout == len(NAMES) * "{'total': [1]}\n", done.stderr
+
+
+def leave_a_pool_open():
+    return ThreadPoolExecutor(1).submit(int, "5").result()
+
+
+def launch_within():
+    return run_function(int, "5", nproc_per_node=2)
+
+
+def test_a_pool_of_threads_left_open_ends_with_its_rank():
+    assert run_function(leave_a_pool_open, timeout_s=20) == [5, 5]
+
+
+def test_a_rank_may_launch_ranks_of_its_own():
+    assert run_function(launch_within, nproc_per_node=1) == [[5, 5]]
 
 
 def where_the_store_listens():

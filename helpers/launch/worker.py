@@ -58,9 +58,7 @@ def _leave() -> None:
     It waits for its peers before it ends; its connections must not, so that the others see a
     rank that left early as they would under torchrun.
     """
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.main_thread():
-            thread.join()
+    threading._shutdown()  # ends the pools of concurrent.futures, then waits for all threads
     atexit._run_exitfuncs()
     if dist.is_initialized():
         dist.destroy_process_group()
