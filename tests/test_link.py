@@ -187,10 +187,16 @@ def late_by_a_tenth(repeat: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def test_a_link_that_completes_late_or_early_is_caught():
-    for found in launch.run_function(mutants, 3, nproc_per_node=2):
-        for name, taken in found.items():
-            assert not on_time(taken["all_reduce"]), name
-            assert not on_time(taken["exchange"]), name
+    """As above: what is early may look right where other work has touched all runs."""
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
+    for _ in range(3):
+        for rank, of_mutants in enumerate(launch.run_function(mutants, 3, nproc_per_node=2)):
+            for mutant, taken in of_mutants.items():
+                for name in ("all_reduce", "exchange"):
+                    found.setdefault((rank, mutant, name), []).extend(taken[name])
+        if not any(map(on_time, found.values())):
+            return
+    pytest.fail(f"found on time: {[key for key, runs in found.items() if on_time(runs)]}")
 
 
 def overlapped() -> dict[str, float]:
@@ -227,10 +233,12 @@ def test_asynchronous_works_overlap_with_compute():
         assert found["done"]
 
 
-def ports() -> dict[str, float]:
-    """Three ranks: what one message costs, and two, by whose ports they need."""
-    link = Link(50e-3, 1.0)
-    with process_group(backend=link, timeout_s=20) as ranks:
+PORTS = Link(50e-3, 1.0)
+
+
+def ports() -> dict[str, tuple[float, float]]:
+    """When this rank of three began and ended: one message, and two, by whose ports they need."""
+    with process_group(backend=PORTS, timeout_s=20) as ranks:
         x = torch.ones(1000) * ranks.rank
         cases = {
             "exchange": [(0, 1), (1, 0)],
@@ -239,7 +247,7 @@ def ports() -> dict[str, float]:
             "two out of one": [(2, 0), (2, 1)],
             "one after the other": [(0, 1), (0, 1), (0, 1)],
         }
-        took = {}
+        spans = {}
         for name, messages in cases.items():
             dist.barrier()
             start_s, works = time.monotonic(), []
@@ -251,18 +259,22 @@ def ports() -> dict[str, float]:
             for work in works:
                 work.wait()
             dist.barrier()
-            took[name] = (time.monotonic() - start_s - link.collective_s("barrier", 0, 3)) / 50e-3
-        return took
+            spans[name] = start_s, time.monotonic()
+        return spans
 
 
 def test_messages_queue_for_ports_and_only_for_ports():
     expected = {
         "exchange": 1, "ring": 1, "two into one": 2, "two out of one": 2, "one after the other": 3,
     }  # fmt: skip
-    for took in launch.run_function(ports, nproc_per_node=3):
-        print(took)
-        for name, messages in expected.items():
-            assert messages - 1e-3 <= took[name] < messages + 0.5, name
+    by_rank = launch.run_function(ports, nproc_per_node=3)
+    for name, messages in expected.items():
+        # From the first rank's start: one that starts late finds messages under way.
+        starts_s, ends_s = zip(*(spans[name] for spans in by_rank), strict=True)
+        barrier_s = PORTS.collective_s("barrier", 0, 3)
+        took = (max(ends_s) - min(starts_s) - barrier_s) / PORTS.latency_s
+        print(name, f"{took:.3f}")
+        assert messages - 1e-3 <= took < messages + 0.5, name
 
 
 def settings() -> dict[str, float]:
