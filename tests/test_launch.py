@@ -373,7 +373,8 @@ def test_loopback_alone_is_enough_whatever_the_host_is_called():
 
 
 def leave_a_pool_open():
-    return ThreadPoolExecutor(1).submit(int, "5").result()
+    threading.kept = ThreadPoolExecutor(1)  # one that nobody refers to ends by itself
+    return threading.kept.submit(int, "5").result()
 
 
 def launch_within():
