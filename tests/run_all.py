@@ -60,11 +60,11 @@ def notebooks() -> bool:
     shutil.rmtree(NBVAL_REPORTS, ignore_errors=True)
     untimed = [path for path in chapters() if path.name[:2] in UNTIMED]
     timed = [path for path in chapters() if path not in untimed]
-    stages = [
+    are_green = [
         _nbval(untimed, "untimed", "-n", "2", "--dist", "loadfile"),
         _nbval(timed, "timed"),
     ]
-    return all(stages)
+    return all(are_green)
 
 
 def _nbval(paths: list[Path], name: str, *options: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from predicted_plans import predicted_s
 
 from helpers import bench_data_parallel
 from helpers.bench_data_parallel import cpu, links, record, rows, table, turns
@@ -15,7 +16,6 @@ from helpers.bench_data_parallel.overlap import TORCH_DEFAULT, WRAPS, remark
 from helpers.bench_data_parallel.rows import Bound, Row
 from helpers.bench_data_parallel.training import LARGE, SMALL
 from helpers.buckets import plan_buckets
-from helpers.cost_model import step_s
 from helpers.launch import RankFailed, run_function
 from helpers.process_group import process_group
 
@@ -106,15 +106,13 @@ def test_planned_buckets_come_near_the_best_of_a_sweep(words):
     link = links.LINKS[words]
     layers = [torch.empty(links.LAYER_BYTES // 4, device="meta") for _ in links.READY_S]
 
-    def predicted_s(plan):
-        numbers = [len(bucket) for bucket in plan]
-        last = [links.READY_S[sum(numbers[: index + 1]) - 1] for index in range(len(numbers))]
-        sizes = [number * links.LAYER_BYTES for number in numbers]
-        return step_s(sizes, last, 2, link, **links.COMPUTE)
+    def step_s(plan):
+        counts = [len(bucket) for bucket in plan]
+        return predicted_s(counts, links.LAYER_BYTES, links.READY_S, link, **links.COMPUTE)
 
-    sweep = [predicted_s(plan_buckets(layers, n * links.LAYER_BYTES)) for n in range(1, 25)]
+    sweep = [step_s(plan_buckets(layers, n * links.LAYER_BYTES)) for n in range(1, 25)]
     planned = plan_buckets(layers, link=link, ready_s=links.READY_S, world_size=2)
-    assert predicted_s(planned) <= min(sweep)
+    assert step_s(planned) <= min(sweep)
 
 
 # how they are measured

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from predicted_plans import predicted_s
 
 from helpers import cost_model, problems
 from helpers.buckets import plan_buckets
@@ -175,12 +176,11 @@ def wraps_of(link):
 def best_cap(link) -> int:
     """Layers a bucket of the cap that the model prices lowest; the command measures a sweep."""
 
-    def predicted_s(count):
-        ends = [min(end, LAYERS) for end in range(count, LAYERS + count, count)]
-        sizes = [LAYER_BYTES * (b - a) for a, b in itertools.pairwise([0, *ends])]
-        return cost_model.step_s(sizes, [READY_S[end - 1] for end in ends], 2, link)
+    def step_s(count):
+        counts = [min(count, LAYERS - start) for start in range(0, LAYERS, count)]
+        return predicted_s(counts, LAYER_BYTES, READY_S, link)
 
-    return min(range(1, LAYERS + 1), key=predicted_s)
+    return min(range(1, LAYERS + 1), key=step_s)
 
 
 def timed(links, shape, slow_motion):
