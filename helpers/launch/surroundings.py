@@ -31,7 +31,10 @@ def settle(job: Job, files: RankFiles) -> None:
     main_thread = f"0x{threading.main_thread().ident:016x}"
     write_json(files.started, {"pid": os.getpid(), "main_thread": main_thread})
     _redirect(files)
+    interprets_triton = os.environ.get("TRITON_INTERPRET")
     _take_environment(job)
+    if os.environ.get("TRITON_INTERPRET") != interprets_triton:
+        _forget_triton()
     os.chdir(job.working_folder)
     sys.path[:] = job.module_path
     _become_fresh(job)
@@ -66,6 +69,15 @@ def _take_environment(job: Job) -> None:
     os.environ.clear()
     os.environ.update(job.environment)
     os.environ.update(agent)
+
+
+def _forget_triton() -> None:
+    """Have Triton imported anew: it reads TRITON_INTERPRET as it is imported, which the fork
+    server has done on behalf of torch's compiler."""
+    for name in list(sys.modules):
+        is_library = name.startswith("triton._C")  # in C++, and not to be loaded twice
+        if name.split(".")[0] == "triton" and not is_library:
+            del sys.modules[name]
 
 
 def _become_fresh(job: Job) -> None:
