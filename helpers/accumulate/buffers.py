@@ -5,6 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from helpers import kernels
+
 
 class GradientAccumulator:
     """Sums of gradients in a dtype at least as wide as `dtype`; local.
@@ -51,7 +53,7 @@ class GradientAccumulator:
             if parameter.grad is None:
                 continue
             if parameter in self._sums:
-                self._sums[parameter].add_(parameter.grad)  # computed in the wider of the two
+                _add(self._sums[parameter], parameter.grad)
             else:
                 dtype = torch.promote_types(parameter.dtype, self.dtype)
                 self._sums[parameter] = parameter.grad.to(dtype, copy=True)
@@ -69,3 +71,11 @@ class GradientAccumulator:
         for parameter in self.parameters:
             if parameter in self._sums:
                 parameter.grad = self._sums.pop(parameter).to(parameter.dtype)
+
+
+def _add(total: Tensor, grad: Tensor) -> None:
+    """Add in the wider dtype of the two: on GPUs with the book's own kernel."""
+    if total.dtype == torch.float32 and kernels.runs_triton(grad):
+        kernels.accumulate_(total, grad)
+    else:
+        total.add_(grad)

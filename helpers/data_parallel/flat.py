@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 from helpers.buckets import Bucket
 from helpers.data_parallel.naive import DataParallelNaive
+from helpers.data_parallel.slots import copy_all
 
 
 class DataParallelFlat(DataParallelNaive):
@@ -33,12 +34,12 @@ class DataParallelFlat(DataParallelNaive):
             self._average(Bucket(p for p in used if (p.dtype, p.device) == kind))
 
     def _average(self, bucket: Bucket) -> None:
-        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
-            if parameter.grad is not None:  # else the zeros that are there
-                view.copy_(parameter.grad)
+        places = list(zip(bucket.parameters, bucket.views, strict=True))
+        # a gradient that this rank lacks: the zeros that are there
+        copy_all([(p.grad, view) for p, view in places if p.grad is not None])
         dist.all_reduce(bucket.buffer, group=self.process_group)
         bucket.buffer /= dist.get_world_size(self.process_group)
-        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+        for parameter in bucket.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(view)
+        copy_all([(view, p.grad) for p, view in places])

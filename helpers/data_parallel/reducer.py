@@ -2,11 +2,12 @@
 
     a gradient is accumulated ──► its hook ──► `_collect`
         the first of a backward   `_begin`    every bucket waits for all its gradients
-        each                      `_fill`     divided, and laid into its bucket
+        each                      filling     divided, and laid into its bucket
         a bucket is full          `_send`     its all-reduce starts, and backward goes on
         the last bucket is sent   `_finish`   waits; every gradient is a mean now
 
-Beside it: layout.py and slots.py (where gradients lie), transport.py (how buckets travel),
+Beside it: layout.py and slots.py (where gradients lie), filling.py (how they get there),
+transport.py (how buckets travel),
 static_graph.py (a graph that is always the same).
 """
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from helpers.data_parallel.complaints import twice, unfinished
+from helpers.data_parallel.filling import filling_for
 from helpers.data_parallel.layout import Layout
 from helpers.data_parallel.owners import claim, release
 from helpers.data_parallel.slots import Plan, Slot, adopt, hand_out
@@ -50,6 +52,7 @@ class Reducer:
         self.tracks_use, self._skips_unused = tracks_use, skips_unused
         self._layout = Layout(parameters, plan, transport, agrees_first)
         self.slots, self.buckets = self._layout.slots, self._layout.buckets
+        self._filling = filling_for(self.buckets, as_views)
         self.error: Exception | None = None
         #: Waited for at the end of a backward: what hooks on buffers have started.
         self.futures: list[torch.futures.Future] = []
@@ -163,7 +166,7 @@ class Reducer:
         waiting = slot.bucket.waiting
         if slot not in waiting:
             self.fail(twice(slot))
-        self._fill(slot, grad)
+        self._filling.put(slot, grad)
         waiting.remove(slot)
         if self._layout.is_observing:
             self._layout.observed.append(slot)
@@ -172,11 +175,8 @@ class Reducer:
 
     def _begin(self) -> None:
         self.is_under_way, self._num_sent = True, 0
-        self._world_size = self.divisor() if self.divisor else self.transport.world_size
-        # a tensor, because a kernel takes it twice as fast as a Python number
-        self._share = torch.tensor(1 / self._world_size, dtype=torch.float64)
-        self._divides = not self.transport.has_hook
-        self._keeps_graph = torch.is_grad_enabled()  # in backward(create_graph=True)
+        divisor = self.divisor() if self.divisor else self.transport.world_size
+        self._filling.begin(divisor, divides=not self.transport.has_hook)
         for bucket in self.buckets:
             bucket.waiting = set(bucket.slots)
         if self._unused:
@@ -184,28 +184,9 @@ class Reducer:
 
     def _fill_unused(self) -> None:
         for slot in self._unused:
-            self._fill(slot, slot.parameter.grad)
+            self._filling.put(slot, slot.parameter.grad)
             slot.bucket.waiting.remove(slot)
         self._send_full_buckets()
-
-    def _fill(self, slot: Slot, grad: Tensor | None) -> None:
-        """Put this rank's share of the mean into the bucket; a hook gets it undivided."""
-        view = slot.view
-        if grad is view:
-            if self._divides:
-                view.div_(self._world_size)
-            return
-        if grad is None:
-            view.zero_()
-            return
-        if self._keeps_graph:
-            grad = grad.detach()
-        if self._divides:
-            torch.mul(grad, self._share, out=view)
-        else:
-            view.copy_(grad)
-        if self._as_views:
-            slot.parameter.grad = view
 
     def _send_full_buckets(self) -> None:
         """Send in order: ranks fill buckets in their own time, but all must send alike."""
@@ -217,6 +198,7 @@ class Reducer:
             if self._skips_unused and self._unused.issuperset(bucket.slots):
                 bucket.wait = bool
                 continue
+            self._filling.complete(bucket)
             is_last = self._num_sent == len(self.buckets)
             bucket.wait = self.transport.send(bucket, bucket.buffer, is_last)
         self._finish()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from helpers import kernels
 from helpers.buckets import Bucket
 
 #: Makes a flat buffer of zeros: (number of elements, dtype, device).
@@ -65,6 +66,7 @@ def adopt(slot: Slot, grad: Tensor | None) -> None:
 
 def hand_out(slots: list[Slot], as_views: bool, num_users: list[int] | None) -> None:
     """Give each parameter what its view holds; one that no rank used keeps what it had."""
+    to_copy: list[tuple[Tensor, Tensor]] = []
     for slot in slots:
         grad, view = slot.parameter.grad, slot.view
         if grad is view or (num_users and not num_users[slot.index]):
@@ -74,7 +76,17 @@ def hand_out(slots: list[Slot], as_views: bool, num_users: list[int] | None) -> 
         elif grad is None:
             slot.parameter.grad = view.clone()
         else:
-            grad.detach().copy_(view)
+            to_copy.append((view, grad.detach()))
+    copy_all(to_copy)
+
+
+def copy_all(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Copy the first of each pair to the second: with one kernel, where it would run."""
+    if pairs and kernels.runs_triton(pairs[0][0]):
+        kernels.unpack(*zip(*pairs, strict=True))
+        return
+    for source, target in pairs:
+        target.copy_(source)
 
 
 @torch.no_grad()

@@ -68,7 +68,7 @@ class StaticReducer(Reducer):
         self._unused = set(self.slots) - set(self._times)
         self._begin()
         for slot in self._times:
-            self._fill(slot, slot.parameter.grad)
+            self._filling.put(slot, slot.parameter.grad)
             slot.bucket.waiting.remove(slot)
         self._send_full_buckets()
         self.is_recording = False

@@ -57,8 +57,8 @@ def _sum(
     """Add in rank order, in float32: the same bits on every rank."""
     total = tl.zeros([BLOCK], tl.float32)
     for peer in tl.static_range(WORLD_SIZE):
-        start = tl.load(workspaces + peer) + NUM_LANES * WORLD_SIZE * 4
-        data = tl.multiple_of(start.to(out.dtype), 16)
+        workspace = tl.multiple_of(tl.load(workspaces + peer).to(out.dtype), 16)
+        data = workspace + NUM_LANES * WORLD_SIZE * 32 // out.dtype.element_ty.primitive_bitwidth
         total += load(data, offsets, num_elements, IS_FULL)
     store(out, offsets, total, num_elements, IS_FULL)
 

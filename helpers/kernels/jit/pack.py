@@ -14,15 +14,15 @@ def copy_kernel(like, chunks, scale, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
     16 bytes: then, and only then, the compiler may be told so, and moves 16 bytes at a time.
     """
     row = chunks + 4 * tl.program_id(0)
-    source = tl.load(row).to(like.dtype)
-    target = tl.load(row + 1).to(like.dtype)
+    source, target = tl.load(row), tl.load(row + 1)
     num_elements = tl.load(row + 2)
     is_aligned = tl.load(row + 3) != 0
     for step in range(CHUNK // BLOCK):
         offsets = step * BLOCK + tl.arange(0, BLOCK)
         if is_aligned & ((step + 1) * BLOCK <= num_elements):
-            values = load(tl.multiple_of(source, 16), offsets, num_elements, True)
-            store(tl.multiple_of(target, 16), offsets, values * scale, num_elements, True)
+            from_16 = tl.multiple_of(source.to(like.dtype), 16)
+            to_16 = tl.multiple_of(target.to(like.dtype), 16)
+            store(to_16, offsets, scale * load(from_16, offsets, 0, True), 0, True)
         else:
-            values = load(source, offsets, num_elements, False)
-            store(target, offsets, values * scale, num_elements, False)
+            values = load(source.to(like.dtype), offsets, num_elements, False)
+            store(target.to(like.dtype), offsets, scale * values, num_elements, False)
