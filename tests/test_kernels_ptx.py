@@ -46,21 +46,24 @@ MUTANTS = {
 def compiled(tmp_path_factory):
     """PTX by name and compute capability, and the seconds that all of it took."""
     checks.demand_triton()
-    mutants = {name: _mutant(tmp_path_factory, *mutant) for name, mutant in MUTANTS.items()}
+    folder = tmp_path_factory.mktemp("mutants")
+    mutants = [_mutant(folder, name, *mutant) for name, mutant in MUTANTS.items()]
     begin = time.perf_counter()
     ours = compile_to_ptx(list(OURS.values()))
     seconds = time.perf_counter() - begin
-    theirs = compile_to_ptx(list(mutants.values()), [90])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        theirs = compile_to_ptx(mutants, [90])
     by_name = dict(zip([*OURS, *MUTANTS], [*ours, *theirs], strict=True))
     print(f"{len(ours)} kernels x {len(CAPABILITIES)} generations: {seconds:.1f} s")
     return by_name, seconds
 
 
-def _mutant(tmp_path_factory, source, module, old, new):
-    path = tmp_path_factory.mktemp("mutant") / f"{module}.py"
-    path.write_text(checks.changed_text(module, old, new))
+def _mutant(folder, name, source, module, old, new):
+    changed = f"mutant_{name.replace(' ', '_')}"
+    (folder / f"{changed}.py").write_text(checks.changed_text(module, old, new))
     options = {} if module == "accumulate" else source.options
-    kernel = f"{path}:{source.kernel.rpartition(':')[2]}"
+    kernel = f"{changed}:{source.kernel.rpartition(':')[2]}"
     return dataclasses.replace(source, kernel=kernel, options=options)
 
 

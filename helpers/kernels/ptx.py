@@ -1,15 +1,17 @@
 """What a GPU would run: a kernel compiled to PTX, NVIDIA's assembly language, without a GPU."""
 
+import dataclasses
 import importlib
 import os
 import re
-import runpy
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from helpers.kernels.dispatch import NUM_WARPS, require_triton
+from helpers.kernels.text import KernelText
 
 #: Compute capabilities of three generations: A100, H100 and H200, B200.
 CAPABILITIES = (80, 90, 100)
@@ -19,14 +21,14 @@ CAPABILITIES = (80, 90, 100)
 class Source:
     """A kernel and what it is compiled for.
 
-    kernel: "module:name" or "path/of/a/script.py:name".
+    kernel: a kernel that stands alone, as of a notebook's cell; or "module:name".
     arguments: by name, in order: a type in Triton's words ("*fp32" a pointer, "i32", "fp32"), or
     a number, which is compiled in (tl.constexpr).
     unaligned: names of pointers that may start anywhere. Triton finds that out at each launch;
     all other pointers, and integers, are taken for multiples of 16, as those of most tensors are.
     """
 
-    kernel: str
+    kernel: Any
     arguments: Mapping[str, str | int]
     unaligned: Sequence[str] = ()
     num_warps: int = NUM_WARPS
@@ -46,10 +48,18 @@ def compile_to_ptx(
     from helpers.launch import run_function
 
     environment = {"TRITON_INTERPRET": "0"}
+    portable = [_portable(source) for source in sources]
     (compiled,) = run_function(
-        _compile_all, list(sources), capabilities, nproc_per_node=1, env=environment
+        _compile_all, portable, capabilities, nproc_per_node=1, env=environment
     )
     return compiled
+
+
+def _portable(source: Source) -> Source:
+    """The same, with a kernel that another process can load."""
+    if isinstance(source.kernel, str | KernelText):
+        return source
+    return dataclasses.replace(source, kernel=KernelText.of(source.kernel))
 
 
 def _compile_all(sources: list[Source], capabilities: Sequence[int]) -> list[dict[int, str]]:
@@ -79,11 +89,11 @@ def _compile(source: Source, capability: int) -> str:
     return compiled.asm["ptx"]
 
 
-def _load(name: str) -> object:
-    where, _, kernel = name.rpartition(":")
-    if where.endswith(".py"):
-        return runpy.run_path(where)[kernel]
-    return getattr(importlib.import_module(where), kernel)
+def _load(kernel: str | KernelText) -> object:
+    if isinstance(kernel, KernelText):
+        return kernel.load()
+    module, _, name = kernel.rpartition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def instructions(ptx: str) -> Counter[str]:
