@@ -11,6 +11,8 @@ help:
 	@echo "make test                prove everything again: code, scripts, exercises, notebooks, pages"
 	@echo "make lab                 open the notebooks in JupyterLab"
 	@echo "make run                 execute all notebooks and store them; CHAPTER=03 for one"
+	@echo "make triton              install Triton into .venv, for chapter 09 on Linux"
+	@echo "make gpu                 kernels and notebooks on this machine's GPUs, measured and stored"
 	@echo "make clean               remove what was built (.venv stays)"
 	@echo
 	@echo "PYTHON=python3.12        the Python (3.11 or newer) that makes .venv"
@@ -50,8 +52,16 @@ lab: $(INSTALLED)
 run: $(INSTALLED)
 	@$(BIN)/python tests/run_notebooks.py $(if $(CHAPTER),--chapter $(CHAPTER))
 
+# A PyTorch for CUDA brings the Triton that it needs.
+triton: $(INSTALLED)
+	@$(BIN)/python -c 'import triton' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) triton==3.9.0
+
+gpu: triton
+	@$(BIN)/python tests/run_gpu.py
+
 clean:
 	rm -rf _build book/_run .pytest_cache .ruff_cache
 	find book helpers tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
-.PHONY: help book test lab run clean jupyter-book-1
+.PHONY: help book test lab run triton gpu clean jupyter-book-1

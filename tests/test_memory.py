@@ -18,6 +18,7 @@ from helpers.memory import (
     PRECISIONS,
     STATE_PER_PARAMETER,
     LiveBytes,
+    MovedBytes,
     Phase,
     gpt_activation_bytes,
     saved_activation_bytes,
@@ -445,3 +446,20 @@ def test_a_check_takes_the_numbers_of_numpy():
         return np.int64(sum(4 * sum(shape) + 4 for shape in shapes))
 
     assert exercises.check("02-adafactor", adafactor)
+
+
+# -- bytes moved -------------------------------------------------------------------------------
+
+
+def test_moved_bytes_by_hand():
+    total, gradient = torch.zeros(1000), torch.ones(1000).bfloat16()
+    out = torch.empty(1000)
+    with MovedBytes() as moved:
+        total.add_(gradient.float() * 0.5)  # 2 + 4, 4 + 4, 4 + 4 + 4
+    assert (moved.bytes, moved.launches) == (26_000, 3)
+    with MovedBytes() as moved:
+        total.view(10, 100)[2:].t()
+        assert moved.bytes == moved.launches == 0, "views move nothing"
+        torch.cat([total, total])
+        torch.mul(total, 2, out=out)
+    assert (moved.bytes, moved.launches) == (16_000 + 2 * 4_000, 2)

@@ -49,7 +49,8 @@ def _interpreted(check: Callable[[KernelText], str | None], solution: Any) -> No
     try:
         (fault,) = run_function(check, kernel, nproc_per_node=1, env=environment)
     except RankFailed as failed:
-        raise Wrong(f"{failed.exception_type}: {failed.message}") from None
+        first_line, *_ = failed.message.splitlines()
+        raise Wrong(f"{failed.exception_type}: {first_line}") from None
     if fault:
         raise Wrong(fault)
 
