@@ -1,5 +1,8 @@
 """The kernels, interpreted: bit for bit what their references give, and what they refuse."""
 
+import functools
+import importlib
+import os
 import subprocess
 import sys
 from unittest import mock
@@ -12,6 +15,8 @@ from kernel_checks import interpreted
 from helpers import kernels
 from helpers.accumulate import GradientAccumulator
 from helpers.kernels import reference
+from helpers.launch import RankFailed, run_function
+from helpers.launch.surroundings import _forget_triton
 
 CHECKS = [
     checks.accumulates_exactly,
@@ -94,6 +99,23 @@ def test_mutants_are_red(name):
 
 def test_offsets_of_blocks_beyond_two_to_the_31_elements():
     interpreted(checks.offsets_beyond_2_31)
+
+
+def interpreted_after_it_was_compiled(forgets: bool) -> None:
+    importlib.import_module("triton.language")  # as the fork server may have done
+    os.environ["TRITON_INTERPRET"] = "1"
+    if forgets:
+        _forget_triton()
+    checks.carries_what_is_not_finite()
+
+
+def test_a_rank_reads_triton_interpret_although_triton_was_loaded_before():
+    checks.demand_triton()
+    run = functools.partial(run_function, interpreted_after_it_was_compiled, nproc_per_node=1)
+    compiles = {"TRITON_INTERPRET": "0"}
+    run(True, env=compiles)
+    with pytest.raises(RankFailed):
+        run(False, env=compiles)
 
 
 # -- without Triton ----------------------------------------------------------------------------
