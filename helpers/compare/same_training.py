@@ -30,15 +30,22 @@ class Outcome(NamedTuple):
     difference: Difference | None = None
     cause: str = ""
 
-    def __str__(self) -> str:
-        start = "after loading" if self.variant.resumed_from else "before the first step"
-        _, step, _, _, message = self.difference
-        when = start if step is None else f"step {step}"
-        differ = "differs" if "resumed" in str(self.variant) else "differ"
+    @property
+    def when(self) -> str:
+        if self.difference.step is not None:
+            return f"step {self.difference.step}"
+        return "after loading" if self.variant.resumed_from else "before the first step"
+
+    @property
+    def told(self) -> str:
+        """One sentence: which variant, when, on which rank, what and by how much."""
         return (
-            f"{self.variant} {differ} from one process on the whole batch: {when}, "
-            f"rank {self.rank}: {message}\nlikely cause: {self.cause}"
+            f"{self.variant} differ from one process on the whole batch: {self.when}, "
+            f"rank {self.rank}: {self.difference.message}"
         )
+
+    def __str__(self) -> str:
+        return f"{self.told}\nlikely cause: {self.cause}"
 
 
 class Plan(NamedTuple):

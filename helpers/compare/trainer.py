@@ -66,16 +66,18 @@ class Trainer:
             return step(*arguments, **options)
 
         self.optimizer.step = noting_step
-        if self.scheduler is None:
-            return
-        schedule = self.scheduler.step
+        if self.scheduler is not None:
+            self._count_scheduler()
 
-        @functools.wraps(schedule)
-        def counting_step(*arguments: Any, **options: Any) -> Any:
-            self._num_scheduled += 1
-            return schedule(*arguments, **options)
+    def _count_scheduler(self) -> None:
+        """By a subclass of its own, since what an instance holds is in its state_dict."""
+        trainer, kind = self, type(self.scheduler)
 
-        self.scheduler.step = counting_step
+        def step(scheduler: Any, *arguments: Any, **options: Any) -> Any:
+            trainer._num_scheduled += 1
+            return kind.step(scheduler, *arguments, **options)
+
+        self.scheduler.__class__ = type(kind.__name__, (kind,), {"step": step})
 
     def train(self, step: int, num_micro_batches: int) -> None:
         """Train on the batch of this step and note what came of it. Every rank must call this."""
@@ -86,7 +88,7 @@ class Trainer:
             self.training.batches[step], self.ranks, length if is_users else num_micro_batches
         )
         loss = self._users_step(window, num_micro_batches) if is_users else self._step(window)
-        told = None if loss is None else {"": torch.as_tensor(loss).detach().double()}
+        told = None if loss is None else {"": torch.as_tensor(loss, dtype=torch.float64).detach()}
         gradients = self._gradients or noted.gradients(step, self.module)
         self.notes += [Note(step, "loss", told), gradients._replace(step=step)]
         self.notes += noted.state(step, self.module)
