@@ -112,19 +112,23 @@ class Fit(NamedTuple):
         if self._fits(self.truth):
             yield "the gradient is not clipped when the optimizer steps"
         counts = self.window.counts
-        own = 1 / (counts * counts.numel()) if bool((counts > 0).all()) else self.window.truth
-        for weights in (self.window.truth, own):
+        of_each = 1 / (counts * counts.numel()) if bool((counts > 0).all()) else self.window.truth
+        for weights in (self.window.truth, of_each):
             parts = weights[..., None] * self.parts.view(*counts.shape, -1)  # [W, K, N]
-            if self._fits(self._clip_each(parts.sum(0))) or self._fits(
-                self._mean(map(self._clip_each, parts * len(counts)))
-            ):
+            own = parts * len(counts)  # before averaging
+            at_each = (
+                self._clip_each(parts.sum(0)),
+                self._mean(self._clip_each(part) for part in own),
+                self._clipped(self._mean(self._clip_each(part[:-1]) + part[-1] for part in own)),
+            )
+            if any(map(self._fits, at_each)):
                 yield "clipped at each micro-batch, expected once for the window"
-            if self._fits(self._mean(self._clipped(part.sum(0) * len(counts)) for part in parts)):
+            if self._fits(self._mean(self._clipped(part.sum(0)) for part in own)):
                 yield "each rank clips its own gradient, expected after averaging over the ranks"
 
     def _clip_each(self, parts: Tensor) -> Tensor:
         """Return the sum of [K, N] as it is where each addition is followed by clipping."""
-        total = torch.zeros_like(parts[0])
+        total = torch.zeros_like(self.found)
         for part in parts:
             total = self._clipped(total + part)
         return total

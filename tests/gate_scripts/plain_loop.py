@@ -64,7 +64,7 @@ def main():
     optimizer = make_optimizer(model.parameters())
     for inputs, labels in batches(num_batches=20):
         shard = inputs[rank::world_size], labels[rank::world_size]
-        micro_batches = list(zip(shard[0].chunk(4), shard[1].chunk(4), strict=True))
+        micro_batches = list(zip(*(part.tensor_split(4) for part in shard), strict=True))
         loss = train_step(model, optimizer, micro_batches)
     if rank == 0:
         print(f"loss {loss:.3f}")

@@ -19,7 +19,7 @@ def make_optimizer(parameters):
 
 
 def make_scheduler(optimizer):
-    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
 
 
 def batches(num_batches=3, batch_size=48):
@@ -77,7 +77,7 @@ def main():
     scheduler = make_scheduler(optimizer)
     for inputs, labels in batches(num_batches=20):
         shard = inputs[rank::world_size], labels[rank::world_size]
-        parts = (part.chunk(ACCUMULATE) for part in shard)
+        parts = (part.tensor_split(ACCUMULATE) for part in shard)
         train_step(model, optimizer, list(zip(*parts, strict=True)), scheduler)
     if rank == 0:
         print(f"learning rate {scheduler.get_last_lr()[0]:.1e}")
