@@ -376,13 +376,13 @@ RED = {
     "means on one rank": (ALONE + "loss is ", {"loss": (a_mean, DIGITS[1]), "ranks": (1,)}),
     "batch norm": (FIRST, {"make_model": lambda: problems.make_conv(norm="batch")}),
 }
-OWN = "every gradient is this rank's own, not averaged over the ranks"
+OWN = "all gradients: this rank's own, not averaged over the ranks"
 CAUSES = {
     "no broadcast": "the parameters are those that the gate gave this rank",
     "no broadcast of buffers": "the buffers are those that the gate gave this rank",
     "a NaN on the last rank": "no known cause fits",
     "not averaged": OWN,
-    "sum for mean": "every gradient is 2 times too large: the number of ranks or the number of mic",
+    "sum for mean": "all gradients: 2 times too large, the number of ranks or the number of mic",
     "without the last": "2.bias alone of 4: this rank's own, not averaged over the ranks",
     "zeros for None": "zeros for unused, which has no gradient (None) in one process",
     "only the first step": OWN,

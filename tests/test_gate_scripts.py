@@ -31,9 +31,7 @@ def verdicts(tmp_path_factory) -> dict[str, list[Outcome]]:
     for index, fault in enumerate(faults.FAULTS):
         paths[fault.name] = folder / f"fault_{index}.py"
         paths[fault.name].write_text(fault.text())
-    return gates_together(
-        {name: functools.partial(gate_of, path) for name, path in paths.items()}
-    )
+    return gates_together({name: functools.partial(gate_of, path) for name, path in paths.items()})
 
 
 @pytest.mark.parametrize("name", faults.SCRIPTS)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from helpers.compare.fit import Fit
@@ -57,7 +56,7 @@ def likely_cause(trial: Trial, again: Callable[[Training], Trial | None]) -> str
         if still is None:
             names = ", ".join(layers[:3]) + (", ..." if len(layers) > 3 else "")
             return f"{names}: in evaluation mode all agrees; samples or chance mix there"
-        trial = still
+        trial = trial if still.step is None else still
     return said or _by_parts(trial) or UNKNOWN
 
 
@@ -139,7 +138,7 @@ def _loss(trial: Trial, parts: Parts, names: list[str]) -> Iterator[str]:
     found = note.tensors[""].reshape(1).cpu()
     fit = Fit(parts.losses[:, None], found, parts.window, max(1e-9, trial.allowed["loss"]))
     also = "" if trial.differs("gradient") else ", while the gradients agree"
-    yield from (f"the loss told is {words}{also}" for words in fit.weighed())
+    yield from (f"the loss told: {words}{also}" for words in fit.weighed())
 
 
 def _after_the_step(trial: Trial, parts: Parts, names: list[str]) -> Iterator[str]:

@@ -65,10 +65,12 @@ def _scopes(window: Window) -> Iterator[tuple[str, Tensor]]:
     num_ranks, num_micro = window.counts.shape
     everything = torch.ones_like(window.counts)
     own, last = torch.zeros_like(everything), torch.zeros_like(everything)
-    own[window.rank], last[:, -1] = num_ranks, 1
+    share = torch.zeros_like(everything)
+    own[window.rank], share[window.rank], last[:, -1] = num_ranks, 1, 1
     yield "", everything
     if num_ranks > 1:
         yield "this rank's own, not averaged over the ranks", own
+        yield "this rank's share, not summed over the ranks", share
     if num_micro > 1:
         yield "only the last micro-batch is in it (as with zero_grad before each)", last
     if num_ranks > 1 and num_micro > 1:
@@ -89,11 +91,11 @@ def _factors(window: Window) -> Iterator[tuple[str, float]]:
             names.setdefault(number, []).append(name)
     yield "", 1.0
     for number, meant in names.items():
-        yield f"{number} times too large: {_or(meant)}", float(number)
-        yield f"{number} times too small: {_or(meant)}, divided by once too often", 1 / number
+        yield f"{number} times too large, {_or(meant)}", float(number)
+        yield f"{number} times too small, {_or(meant)}: divided once too often", 1 / number
     if asked != num_micro:
         part = f"a short window of {num_micro} is divided by {asked}"
-        yield f"{num_micro / asked:.3g} times the right one: {part}", num_micro / asked
+        yield f"{num_micro / asked:.3g} times the right one, {part}", num_micro / asked
 
 
 def _or(words: list[str]) -> str:

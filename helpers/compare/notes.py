@@ -24,7 +24,9 @@ class Note(NamedTuple):
 def whole(tensor: Tensor) -> Tensor:
     """Return a copy, of all shards where it is a DTensor: then every rank must call this."""
     tensor = tensor.detach()
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()  # in a world of one no copy
+    return tensor.clone()
 
 
 def state(step: int | None, module: nn.Module) -> list[Note]:

@@ -13,8 +13,9 @@ A script defines, at module level (what it does when run belongs under `if __nam
 They are the reference: one process, whole batches, loss_sum / count, one backward, one step.
 The rest may be left out:
 
-  wrap(model)                        what makes it data parallel on each rank: DistributedDataParallel,
-                                     fully_shard, your own class (DataParallelNaive)
+  wrap(model)                        what makes it data parallel on each rank: torch's
+                                     DistributedDataParallel, fully_shard, your own class
+                                     (DataParallelNaive)
   train_step(model, optimizer, micro_batches)
                                      your own code of one optimizer step, zero_grad to step, over
                                      this rank's micro-batches; it returns the loss that it tells
@@ -73,7 +74,9 @@ def training_of(path: Path, steps: int, dtype: torch.dtype, slices: int = 1) -> 
 
     Raises ScriptError where the file is missing, cannot be imported or lacks a function.
     """
-    module = load(str(path))
+    load.cache_clear()  # it may have changed since
+    where = str(path.absolute())
+    module = load(where)
     missing = [name for name in REQUIRED if not callable(getattr(module, name, None))]
     if missing:
         raise ScriptError(
@@ -83,17 +86,20 @@ def training_of(path: Path, steps: int, dtype: torch.dtype, slices: int = 1) -> 
     same_start = getattr(module, "same_start", False)
     if not isinstance(same_start, bool):
         raise ScriptError(f"{path.name}: same_start is {same_start!r}, expected True or False")
-    given = {name: Function(str(path), name) for name in (*REQUIRED, *found)}
+    given = {name: Function(where, name) for name in (*REQUIRED, *found)}
     given["batches"] = first_batches(module.batches(), steps)
     return Training(**given, dtype=dtype, same_start=same_start, slices=slices)
 
 
 @functools.cache
 def load(path: str) -> ModuleType:
-    """Return the script as a module, imported once in each process; its folder on sys.path."""
-    file = Path(path).absolute()
+    """Return the script as a module, imported once in each process; its folder on sys.path. Local.
+
+    Raises ScriptError where it is missing or fails.
+    """
+    file = Path(path)
     if not file.is_file():
-        raise ScriptError(f"no script {path!r} here")
+        raise ScriptError(f"no script {file.name!r} in {str(file.parent)!r}")
     spec = importlib.util.spec_from_file_location(f"gate_script_{file.stem}", file)
     if spec is None:
         raise ScriptError(f"{file.name}: expected a name that ends in .py")

@@ -50,13 +50,13 @@ FAULTS = [
         "plain_loop",
         "not divided by the number of micro-batches",
         ((MEAN_OF_WINDOW, ""),),
-        "every gradient is 3 times too large: the number of micro-batches",
+        "all gradients: 3 times too large, the number of micro-batches",
     ),
     Fault(
         "plain_loop",
         "summed over the ranks, not averaged",
         ((SUM_OF_RANKS, ""),),
-        "every gradient is 2 times too large: the number of ranks",
+        "all gradients: 2 times too large, the number of ranks",
     ),
     Fault(
         "plain_loop",
@@ -115,13 +115,18 @@ FAULTS = [
         "torch_ddp",
         "a short window divided by the long one's number",
         (("loss / len(micro_batches)", "loss / num_micro_batches"),),
-        "every gradient is 0.667 times the right one: a short window of 2 is divided by 3",
+        "all gradients: 0.667 times the right one, a short window of 2 is divided by 3",
     ),
     Fault(
         "torch_ddp",
         "the model inside of DDP is called",
-        (("model(inputs), labels)\n            (", "model.module(inputs), labels)\n            ("),),
-        "every gradient is this rank's own, not averaged over the ranks",
+        (
+            (
+                "model(inputs), labels)\n            (",
+                "model.module(inputs), labels)\n            (",
+            ),
+        ),
+        "all gradients: this rank's own, not averaged over the ranks",
     ),
     Fault(
         "torch_ddp",
@@ -148,19 +153,19 @@ FAULTS = [
         "language_model",
         "padding is counted",
         (("sum(count(batch) for batch", "sum(batch[1].numel() for batch"),),
-        "times the right one, a factor of no known cause",
+        "times the right ones, a factor of no known cause",
     ),
     Fault(
         "language_model",
         "divided by the number of ranks twice",
         ((BACKWARD, "        part.backward()\n"),),
-        "every gradient is 2 times too small: the number of ranks, divided by once too often",
+        "all gradients: 2 times too small, the number of ranks: divided once too often",
     ),
     Fault(
         "language_model",
         "the loss of one rank is told",
         (("    dist.all_reduce(loss)\n", ""),),
-        "the loss told is this rank's own",
+        "the loss told: this rank's share, not summed over the ranks, while",
     ),
     Fault(
         "language_model",
