@@ -8,6 +8,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.process_group import process_group
+
 PADDING = -100
 CONTEXT = 24
 
@@ -85,17 +87,15 @@ def load_state(state, model, optimizer, scheduler):
 
 
 def main():
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    model = wrap(make_model())
-    optimizer = make_optimizer(model.parameters())
-    for tokens, targets in batches(num_batches=10):
-        shard = tokens[rank::world_size], targets[rank::world_size]
-        micro_batches = list(zip(*(part.tensor_split(4) for part in shard), strict=True))
-        loss = train_step(model, optimizer, micro_batches)
-    if rank == 0:
-        print(f"loss {loss:.3f}")
-    dist.destroy_process_group()
+    with process_group() as ranks:
+        model = wrap(make_model())
+        optimizer = make_optimizer(model.parameters())
+        for tokens, targets in batches(num_batches=10):
+            shard = tokens[ranks.rank :: ranks.world_size], targets[ranks.rank :: ranks.world_size]
+            micro_batches = list(zip(*(part.tensor_split(4) for part in shard), strict=True))
+            loss = train_step(model, optimizer, micro_batches)
+        if ranks.rank == 0:
+            print(f"loss {loss:.3f}")
 
 
 if __name__ == "__main__":

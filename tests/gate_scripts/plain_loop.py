@@ -5,6 +5,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from helpers.process_group import process_group
+
 
 def make_model():
     return nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 4))
@@ -57,18 +59,16 @@ def train_step(model, optimizer, micro_batches):
 
 
 def main():
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(rank)
-    model = wrap(make_model())
-    optimizer = make_optimizer(model.parameters())
-    for inputs, labels in batches(num_batches=20):
-        shard = inputs[rank::world_size], labels[rank::world_size]
-        micro_batches = list(zip(*(part.tensor_split(4) for part in shard), strict=True))
-        loss = train_step(model, optimizer, micro_batches)
-    if rank == 0:
-        print(f"loss {loss:.3f}")
-    dist.destroy_process_group()
+    with process_group() as ranks:
+        torch.manual_seed(ranks.rank)
+        model = wrap(make_model())
+        optimizer = make_optimizer(model.parameters())
+        for inputs, labels in batches(num_batches=20):
+            shard = inputs[ranks.rank :: ranks.world_size], labels[ranks.rank :: ranks.world_size]
+            micro_batches = list(zip(*(part.tensor_split(4) for part in shard), strict=True))
+            loss = train_step(model, optimizer, micro_batches)
+        if ranks.rank == 0:
+            print(f"loss {loss:.3f}")
 
 
 if __name__ == "__main__":

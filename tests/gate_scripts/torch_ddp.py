@@ -3,9 +3,10 @@
 import contextlib
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+
+from helpers.process_group import process_group
 
 ACCUMULATE = 4
 
@@ -70,18 +71,16 @@ def load_state(state, model, optimizer, scheduler):
 
 
 def main():
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    model = wrap(make_model())
-    optimizer = make_optimizer(model.parameters())
-    scheduler = make_scheduler(optimizer)
-    for inputs, labels in batches(num_batches=20):
-        shard = inputs[rank::world_size], labels[rank::world_size]
-        parts = (part.tensor_split(ACCUMULATE) for part in shard)
-        train_step(model, optimizer, list(zip(*parts, strict=True)), scheduler)
-    if rank == 0:
-        print(f"learning rate {scheduler.get_last_lr()[0]:.1e}")
-    dist.destroy_process_group()
+    with process_group() as ranks:
+        model = wrap(make_model())
+        optimizer = make_optimizer(model.parameters())
+        scheduler = make_scheduler(optimizer)
+        for inputs, labels in batches(num_batches=20):
+            shard = inputs[ranks.rank :: ranks.world_size], labels[ranks.rank :: ranks.world_size]
+            parts = (part.tensor_split(ACCUMULATE) for part in shard)
+            train_step(model, optimizer, list(zip(*parts, strict=True)), scheduler)
+        if ranks.rank == 0:
+            print(f"learning rate {scheduler.get_last_lr()[0]:.1e}")
 
 
 if __name__ == "__main__":
