@@ -378,15 +378,17 @@ RED = {
 }
 OWN = "all gradients: this rank's own, not averaged over the ranks"
 CAUSES = {
-    "no broadcast": "the parameters are those that the gate gave this rank",
-    "no broadcast of buffers": "the buffers are those that the gate gave this rank",
+    "no broadcast": "the parameters are those that the gate gave each rank",
+    "no broadcast of buffers": "the buffers are those that the gate gave each rank",
     "a NaN on the last rank": "no known cause fits",
     "not averaged": OWN,
     "sum for mean": "all gradients: 2 times too large, the number of ranks or the number of mic",
     "without the last": "2.bias alone of 4: this rank's own, not averaged over the ranks",
     "zeros for None": "zeros for unused, which has no gradient (None) in one process",
     "only the first step": OWN,
-    "steps on rank 0": "the optimizer moved no parameter on this rank",
+    "steps on rank 0": (
+        "the optimizer moved no parameter on this rank; rank 0 agrees here: the replicas are apart"
+    ),
     "a slip in step 1": "no known cause fits; gradients agree",
     "means": "loss_sum returns a mean, expected a sum",
     "a mean of means": "count gives 4 over the parts, 1 over the whole batch",

@@ -269,7 +269,14 @@ def average(model):
 
 
 def step_by_hand(
-    *, scale=1.0, each=None, before=None, after=None, is_reduced="all", is_scheduled=True
+    *,
+    scale=1.0,
+    each=None,
+    before=None,
+    after=None,
+    is_reduced="all",
+    is_scheduled=True,
+    is_zeroed=False,
 ):
     """A right step of the optimizer, unless told otherwise."""
 
@@ -280,7 +287,11 @@ def step_by_hand(
                 kept = [parameter.grad.clone() for parameter in model.parameters()]
                 optimizer.zero_grad()
             loss = F.cross_entropy(model(inputs), labels) / len(micro_batches)
+            if is_zeroed:
+                optimizer.zero_grad()
             (loss * scale).backward()
+            if each:
+                each(model.parameters())
         if before:
             before(model.parameters())
         if is_reduced:
@@ -328,6 +339,26 @@ WRONG = {
         "each rank clips its own gradient, expected after averaging over the ranks",
         HAND | {"clip": clip, "train_step": step_by_hand(before=clip)},
     ),
+    "clipped at each, then averaged": (
+        "clipped at each micro-batch, expected once for the window",
+        HAND | {"clip": clip, "train_step": step_by_hand(each=clip)},
+    ),
+    "averaged and clipped at each": (
+        "clipped at each micro-batch, expected once for the window",
+        {
+            "wrap": TorchDDP,
+            "clip": clip,
+            "train_step": step_by_hand(each=clip, is_reduced=""),
+        },
+    ),
+    "one micro-batch of one rank": (
+        "all gradients: this rank's own, of the last micro-batch alone",
+        HAND | {"train_step": step_by_hand(is_zeroed=True, is_reduced="")},
+    ),
+    "shards of other ranks' numbers": (
+        "the parameters are those that the gate gave each rank: nothing copies rank 0's",
+        RIGHT["fully_shard"] | {"same_start": False},
+    ),
     "only the last is averaged": (
         "all gradients: only the last micro-batch is averaged over the ranks",
         HAND | {"train_step": step_by_hand(is_reduced="last")},
@@ -338,11 +369,7 @@ WRONG = {
     ),
     "divided by the micro-batches twice": (
         "all gradients: 3 times too small, the number of micro-batches: divided once too often",
-        {
-            "wrap": DataParallelNaive,
-            "batches": batches((24, 24, 24, 24)),
-            "train_step": step_by_hand(scale=1 / 3),
-        },
+        HAND | {"train_step": step_by_hand(scale=1 / 3)},
     ),
     "both numbers": (
         "all gradients: 6 times too large, ranks x micro-batches",

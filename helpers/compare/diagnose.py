@@ -1,5 +1,6 @@
 """The likely cause of a difference: what is said was tested against the numbers themselves."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -61,23 +62,36 @@ def likely_cause(trial: Trial, again: Callable[[Training], Trial | None]) -> str
 
 
 def _at_the_start(trial: Trial) -> str:
-    offsets = trial.training.offsets(trial.ranks, is_resumed=False)
-    module = trial.training.build(trial.ranks, offsets)
-    kind = trial.expected[trial.index].kind
-    own = dict(module.named_parameters() if kind == "parameter" else module.named_buffers())
+    """Whether each number that is not rank 0's is what the gate gave another rank."""
+    kind, world_size = trial.expected[trial.index].kind, trial.ranks.world_size
+    given = [_given(trial, rank, kind) for rank in range(world_size)]
     here, there = trial.notes[trial.index].tensors, trial.expected[trial.index].tensors
     apart = [name for name, x in here.items() if not _is_equal(x, there[name])]
-    if any(offsets) and apart and all(_is_equal(here[name], own[name]) for name in apart):
+    if apart and all(_is_from(here[name], [each[name] for each in given]) for name in apart):
         return (
-            f"the {kind}s are those that the gate gave this rank: nothing copies rank 0's "
+            f"the {kind}s are those that the gate gave each rank: nothing copies rank 0's "
             "(if make_model is seeded alike on every rank, say same_start)"
         )
     return ""
 
 
-def _is_equal(a: Tensor, b: Tensor) -> bool:
+def _given(trial: Trial, rank: int, kind: str) -> dict[str, Tensor]:
+    ranks = dataclasses.replace(trial.ranks, rank=rank)
+    module = trial.training.build(ranks, trial.training.offsets(ranks, is_resumed=False))
+    return dict(module.named_parameters() if kind == "parameter" else module.named_buffers())
+
+
+def _is_from(found: Tensor, given: Sequence[Tensor]) -> bool:
+    return bool(sum(_same(found, x) for x in given).bool().all())
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
     a, b = a.detach().cpu(), b.detach().cpu()
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _is_equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(_same(a, b).all())
 
 
 def _by_calls(trial: Trial) -> str:

@@ -110,7 +110,18 @@ def _outcome(variant: Variant, by_rank: Sequence[Found]) -> Outcome:
     if not differing:
         return Outcome(variant, all(found.is_tried for found in by_rank) or None, error)
     found, rank = min(differing, key=lambda each: (each[0].difference.index, each[1]))
-    return Outcome(variant, False, error, rank, found.difference, found.cause)
+    cause = found.cause + _apart(found.difference, by_rank)
+    return Outcome(variant, False, error, rank, found.difference, cause)
+
+
+def _apart(first: Difference, by_rank: Sequence[Found]) -> str:
+    """Say which ranks still agree where others do not."""
+    places = [found.difference.index if found.difference else None for found in by_rank]
+    agree = [rank for rank, index in enumerate(places) if index is None or index > first.index]
+    if not agree or first.kind not in ("parameter", "buffer"):
+        return ""
+    who = f"ranks {', '.join(map(str, agree))} agree" if agree[1:] else f"rank {agree[0]} agrees"
+    return f"; {who} here: the replicas are apart"
 
 
 def check(training: Training, plan: Plan) -> None:

@@ -26,7 +26,13 @@ def assert_same_training(
     resume: bool = True,
     tolerance: float | None = None,
     timeout_s: float = 60.0,
-    **options: Any,
+    make_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    clip: Callable[[list[nn.Parameter]], Any] | None = None,
+    train_step: Callable[..., Any] | None = None,
+    save_state: Callable[..., Any] | None = None,
+    load_state: Callable[..., None] | None = None,
+    same_start: bool = False,
+    slices: int = 1,
 ) -> float:
     """Raise AssertionError unless every way to split the batches trains the same model. Local.
 
@@ -47,9 +53,8 @@ def assert_same_training(
     averaging until then. None is `DataParallelNaive`. Ranks but the first start from other
     numbers, so that `wrap` has to make them equal.
 
-    Options, with the names and meanings of `python -m helpers.gate --help`: make_scheduler, clip,
-    train_step (the reader's own step of the optimizer, in place of the gate's), save_state and
-    load_state, same_start, slices.
+    `python -m helpers.gate --help` describes make_scheduler, clip, train_step (your own code of a
+    step, in place of the gate's), save_state and load_state, same_start and slices.
 
     Compared are parameters and buffers at the start, then loss, gradients, parameters, buffers
     and learning rates of each step on each rank. The error names the first that differs:
@@ -67,7 +72,8 @@ def assert_same_training(
     """
     first = first_batches(batches, steps)
     training = Training(
-        *(make_model, make_optimizer, loss_sum, first, count, dtype, wrap), **options
+        *(make_model, make_optimizer, loss_sum, first, count, dtype, wrap, make_scheduler),
+        *(clip, train_step, save_state, load_state, same_start, slices),
     )
     plan = Plan(micro_batches, ranks, resume, tolerance, timeout_s)
     return max(map(_green, same_training(training, plan)))

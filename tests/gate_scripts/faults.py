@@ -91,7 +91,7 @@ FAULTS = [
         "plain_loop",
         "replicas are not made equal",
         (("        dist.broadcast(tensor.detach(), src=0)\n", "        pass\n"),),
-        "the parameters are those that the gate gave this rank",
+        "the parameters are those that the gate gave each rank",
     ),
     Fault(
         "torch_ddp",
