@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from gates_together import gates_together
 from torch import nn
 
+from helpers.compare import replay
 from helpers.compare.noise import noise_floor
 from helpers.compare.same_training import Outcome, Plan, same_training
 from helpers.compare.setup import Training
-from helpers.compare.trainer import reference
+from helpers.compare.trainer import Trainer, reference
 from helpers.data_parallel import DataParallelNaive, DistributedDataParallel
 from helpers.gate import main
 from helpers.gate.script import OPTIONAL, REQUIRED
@@ -391,6 +392,10 @@ WRONG = {
         "no known cause fits",
         HAND | {"train_step": step_by_hand(after=lambda x: x[0].grad[0].mul_(1.5))},
     ),
+    "off by less than can be told apart": (
+        "no known cause fits",
+        HAND | {"train_step": step_by_hand(after=lambda x: x[0].grad.mul_(1 + 1e-10))},
+    ),
     "a scaled layer under float32": (
         "0.weight alone of 4: 2 times too large, the number of ranks",
         HAND
@@ -408,6 +413,15 @@ WRONG = {
         "the same split agrees without the stop: something that it needs is not saved",
         {"make_optimizer": functools.partial(Slower, lr=0.1)},
     ),
+    "nothing is loaded": (
+        "the same split agrees without the stop: something that it needs is not saved, or not",
+        HAND
+        | {
+            "make_optimizer": functools.partial(optim.SGD, lr=0.1),
+            "save_state": lambda model, optimizer, scheduler: {},
+            "load_state": lambda state, model, optimizer, scheduler: None,
+        },
+    ),
     "a factor under autocast": (
         "all gradients: 2 times too large, the number of ranks",
         RIGHT["autocast"] | {"wrap": Doubled},
@@ -419,6 +433,23 @@ WRONG = {
 def test_a_cause_is_named(name):
     first = next(outcome for outcome in outcomes()[name] if outcome.is_same is False)
     assert WRONG[name][0] in first.cause
+
+
+def test_what_is_too_large_to_replay_has_no_known_cause(monkeypatch):
+    what = training()
+    work = what, reference(what, ALONE), 1, ALONE, 3, ["0.weight"]
+    assert replay.replay(*work).gradients.shape == (3, 48)
+    monkeypatch.setattr(replay, "MAX_BYTES", 3 * 83 * 8 - 1)  # 83 parameters, three parts
+    assert replay.replay(*work) is None
+
+
+def test_a_step_that_tells_no_number_is_refused():
+    def two(model, optimizer, micro_batches):
+        return torch.ones(2)
+
+    trainer = Trainer(training(train_step=two), ALONE, wrap=lambda module: module)
+    with pytest.raises(ValueError, match=r"train_step returned \(2,\), expected one number"):
+        trainer.train(0, 2)
 
 
 # noise, slices
@@ -470,6 +501,7 @@ def test_the_command_on_a_script_that_is_right(capsys, tmp_path):
     assert main([str(PLAIN), *words]) == 0
     said = capsys.readouterr().out
     assert said.startswith("plain_loop.py: your train_step, 3 steps, float64\n")
+    assert "\nallowed, as parts of a norm: 1e-12\n" in said
     assert said.endswith("same: all 2 train as one process on the whole batch does\n")
     found = json.loads(record.read_text())
     assert found["same"] is True

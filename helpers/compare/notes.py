@@ -22,11 +22,11 @@ class Note(NamedTuple):
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a copy, of all shards where it is a DTensor: then every rank must call this."""
+    """Return a copy on the CPU, of all shards of a DTensor: then every rank must call this."""
     tensor = tensor.detach()
     if hasattr(tensor, "full_tensor"):
         tensor = tensor.full_tensor()  # in a world of one no copy
-    return tensor.clone()
+    return tensor.to("cpu", copy=True)
 
 
 def state(step: int | None, module: nn.Module) -> list[Note]:

@@ -1,7 +1,7 @@
 """Launches of the gate: the reference in one process, then every variant, judged one by one."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +20,14 @@ DTYPES = (torch.float64, torch.float32)
 class Outcome(NamedTuple):
     """What came of a variant: `is_same` is None where it was not tried.
 
-    `error` is the largest part of a norm that was found; the rest is empty where all is the same.
+    `error` is the largest part of a norm that was found, `allowed` what may be, by kind of number;
+    `difference`, its rank and its cause are empty where all is the same.
     """
 
     variant: Variant
     is_same: bool | None
     error: float
+    allowed: Mapping[str, float]
     rank: int | None = None
     difference: Difference | None = None
     cause: str = ""
@@ -89,7 +91,8 @@ def same_training(training: Training, plan: Plan) -> Iterator[Outcome]:
         )
         checkpoint = results[0][1]
         by_variant = zip(*(found for found, _ in results), strict=True)
-        yield from map(_outcome, variants, by_variant)
+        for variant, by_rank in zip(variants, by_variant, strict=True):
+            yield _outcome(variant, by_rank, judged.allowed)
 
 
 def _alone(training: Training, plan: Plan) -> Judged:
@@ -103,15 +106,15 @@ def _alone(training: Training, plan: Plan) -> Judged:
         return Judged(expected, noise_floor(training, ranks, most))
 
 
-def _outcome(variant: Variant, by_rank: Sequence[Found]) -> Outcome:
+def _outcome(variant: Variant, by_rank: Sequence[Found], allowed: Mapping[str, float]) -> Outcome:
     """Judge by time, then by rank."""
     error = max(found.error for found in by_rank)
     differing = [(found, rank) for rank, found in enumerate(by_rank) if found.difference]
     if not differing:
-        return Outcome(variant, all(found.is_tried for found in by_rank) or None, error)
+        return Outcome(variant, all(found.is_tried for found in by_rank) or None, error, allowed)
     found, rank = min(differing, key=lambda each: (each[0].difference.index, each[1]))
     cause = found.cause + _apart(found.difference, by_rank)
-    return Outcome(variant, False, error, rank, found.difference, cause)
+    return Outcome(variant, False, error, allowed, rank, found.difference, cause)
 
 
 def _apart(first: Difference, by_rank: Sequence[Found]) -> str:

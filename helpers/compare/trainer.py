@@ -88,7 +88,7 @@ class Trainer:
             self.training.batches[step], self.ranks, length if is_users else num_micro_batches
         )
         loss = self._users_step(window, num_micro_batches) if is_users else self._step(window)
-        told = None if loss is None else {"": torch.as_tensor(loss, dtype=torch.float64).detach()}
+        told = None if loss is None else {"": _number(loss)}
         gradients = self._gradients or noted.gradients(step, self.module)
         self.notes += [Note(step, "loss", told), gradients._replace(step=step)]
         self.notes += noted.state(step, self.module)
@@ -142,8 +142,16 @@ def _learning_rates(step: int, optimizer: torch.optim.Optimizer) -> Note:
     return Note(
         step,
         "learning rate",
-        {f"[{i}]": torch.as_tensor(x, dtype=torch.float64) for i, x in enumerate(rates)},
+        {f"[{index}]": _number(rate) for index, rate in enumerate(rates)},
     )
+
+
+def _number(value: Any) -> torch.Tensor:
+    """Return a float or a tensor of one number as a copy that stays as it is, float64."""
+    number = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
+    if number.numel() != 1:
+        raise ValueError(f"train_step returned {tuple(number.shape)}, expected one number or None")
+    return number.reshape(())
 
 
 def reference(training: Training, ranks: Ranks, num_slices: int | None = None) -> list[Note]:

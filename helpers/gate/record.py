@@ -23,6 +23,7 @@ def write_json(path: Any, command: Command, outcomes: Sequence[Outcome]) -> None
         "dtype": command.dtype,
         "steps": command.steps,
         "slices": command.slices,
+        "allowed": dict(outcomes[0].allowed),
         "torch": torch.__version__,
         "variants": [_row(outcome) for outcome in outcomes],
     }
