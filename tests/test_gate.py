@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import io
 import itertools
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import torch.nn.functional as F
 from gates_together import gates_together
 from torch import nn
 
-from helpers.compare import replay
+from helpers.compare import replay, resume
 from helpers.compare.noise import noise_floor
 from helpers.compare.same_training import Outcome, Plan, same_training
 from helpers.compare.setup import Training
@@ -213,7 +215,7 @@ def outcomes() -> dict[str, list[Outcome]]:
     """Of what is right and of what is not, in one launch of 1 rank and one of 2."""
     three = Plan(micro_batches=(3,), ranks=(2,))
     both = Plan(micro_batches=(2,), ranks=(1, 2))
-    changed = {"fully_shard", "AMSGrad"}  # also a change of W
+    changed = {"fully_shard", "AMSGrad", "summed"}  # also a change of W
     every = RIGHT | {name: options for name, (_, options) in WRONG.items()}
     plans = {name: both if name in changed else three for name in every}
     return gates_together(
@@ -318,11 +320,11 @@ def no_state(state, model, optimizer, scheduler):
     model.module.load_state_dict(state)
 
 
-class Doubled(DataParallelNaive):
+class Summed(DataParallelNaive):
     def average_gradients(self):
         super().average_gradients()
         for parameter in self.parameters():
-            parameter.grad *= 2
+            parameter.grad *= dist.get_world_size()
 
 
 HAND = {"wrap": DataParallelNaive}
@@ -422,9 +424,13 @@ WRONG = {
             "load_state": lambda state, model, optimizer, scheduler: None,
         },
     ),
+    "summed": (
+        "all gradients: 2 times too large, the number of ranks or the number of micro-batches",
+        {"wrap": Summed},
+    ),
     "a factor under autocast": (
         "all gradients: 2 times too large, the number of ranks",
-        RIGHT["autocast"] | {"wrap": Doubled},
+        RIGHT["autocast"] | {"wrap": Summed},
     ),
 }
 
@@ -433,6 +439,18 @@ WRONG = {
 def test_a_cause_is_named(name):
     first = next(outcome for outcome in outcomes()[name] if outcome.is_same is False)
     assert WRONG[name][0] in first.cause
+
+
+def test_a_split_that_differs_is_not_tried_again_with_a_stop():
+    assert [outcome.is_same for outcome in outcomes()["summed"]] == [True, True, False, None, None]
+
+
+def test_a_checkpoint_of_more_than_tensors_and_plain_containers_is_refused():
+    buffer = io.BytesIO()
+    torch.save({"state": Path("of a class of its own")}, buffer)
+    trainer = Trainer(training(), ALONE, wrap=None)
+    with pytest.raises(UnpicklingError, match="weights_only"):
+        resume.load(trainer, buffer.getvalue())
 
 
 def test_what_is_too_large_to_replay_has_no_known_cause(monkeypatch):

@@ -77,7 +77,7 @@ def _at_the_start(trial: Trial) -> str:
 
 def _given(trial: Trial, rank: int, kind: str) -> dict[str, Tensor]:
     ranks = dataclasses.replace(trial.ranks, rank=rank)
-    module = trial.training.build(ranks, trial.training.offsets(ranks, is_resumed=False))
+    module = trial.training.build(ranks, trial.training.offset(ranks))
     return dict(module.named_parameters() if kind == "parameter" else module.named_buffers())
 
 

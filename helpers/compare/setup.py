@@ -43,26 +43,21 @@ class Training:
         """Return the same with BatchNorm and dropout as in evaluation, also while training."""
         return dataclasses.replace(self, is_still=True)
 
-    def offsets(self, ranks: Ranks, is_resumed: bool) -> tuple[int, int]:
-        """Return what is added to saved tensors and to the others before `wrap` and loading.
+    def offset(self, ranks: Ranks) -> int:
+        """Return what is added to this rank's numbers before `wrap`.
 
-        Else replicas would be equal without a broadcast, and a model that was not loaded would
-        be right at its first step, and neither fault would show.
+        Else replicas would be equal without a broadcast, and one that is missing would not show.
         """
-        others = 0 if self.same_start else ranks.rank
-        return others + is_resumed, others
+        return 0 if self.same_start else ranks.rank
 
-    def build(self, ranks: Ranks, offsets: tuple[int, int] = (0, 0)) -> nn.Module:
+    def build(self, ranks: Ranks, offset: int = 0) -> nn.Module:
         """Return the model in this dtype, on the rank's device. Local. ValueError: complex."""
         torch.manual_seed(0)
         module = self.make_model()
         _check_real(module)
         module.to(ranks.device, self.dtype)
-        saved = module.state_dict().keys()
-        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if offset := offsets[name not in saved]:
-                moved = ~tensor if tensor.dtype == torch.bool else tensor.detach() + offset
-                tensor.data = moved
+        for tensor in (*module.parameters(), *module.buffers()) if offset else ():
+            tensor.data = ~tensor if tensor.dtype == torch.bool else tensor.detach() + offset
         if self.is_still:
             make_still(module)
         torch.manual_seed(ranks.rank)

@@ -41,16 +41,14 @@ class Trainer:
         training: Training,
         ranks: Ranks,
         wrap: Callable[[nn.Module], nn.Module] | None,
-        is_resumed: bool = False,
     ):
         self.training, self.ranks, self.is_reference = training, ranks, wrap is None
-        offsets = (0, 0) if wrap is None else training.offsets(ranks, is_resumed)
-        self.module = training.build(ranks, offsets)
+        self.module = training.build(ranks, 0 if wrap is None else training.offset(ranks))
         self.model = self.module if wrap is None else wrap(self.module)
         self.optimizer = training.make_optimizer(self.module.parameters())
         make_scheduler = training.make_scheduler
         self.scheduler = make_scheduler(self.optimizer) if make_scheduler else None
-        self.notes = [] if is_resumed else noted.state(None, self.module)
+        self.notes = noted.state(None, self.module)
         self.calls: list[Calls] = []
         self._count_calls()
 

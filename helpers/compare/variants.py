@@ -122,7 +122,7 @@ class Attempt:
             from helpers.data_parallel import DataParallelNaive as wrap  # not on import: a cycle
 
         is_resumed, start = self.variant.resumed_from is not None, 0
-        trainer = Trainer(training, self.ranks, wrap, is_resumed)
+        trainer = Trainer(training, self.ranks, wrap)
         if is_resumed:
             start = middle(training)
             lost = resume.load(trainer, self.checkpoint)
