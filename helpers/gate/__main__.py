@@ -1,0 +1,8 @@
+"""python -m helpers.gate SCRIPT; it starts the ranks itself, 1, 2 and 4 of them unless told."""
+
+import sys
+
+from helpers.gate.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())
