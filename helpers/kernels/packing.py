@@ -43,7 +43,7 @@ def unpack(views: Sequence[Tensor], tensors: Sequence[Tensor], scale: float = 1.
 
 def _launch(pairs: list[tuple[Tensor, Tensor]], scale: float) -> None:
     first, _ = pairs[0]
-    chunks = chunk_table(pairs).to(first.device, non_blocking=True)
+    chunks = chunk_table(pairs).to(first.device)
     kernel("pack", "copy_kernel")[(len(chunks),)](
         first, chunks, float(scale), CHUNK=CHUNK, BLOCK=BLOCK, num_warps=NUM_WARPS
     )
