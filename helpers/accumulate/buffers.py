@@ -75,7 +75,8 @@ class GradientAccumulator:
 
 def _add(total: Tensor, grad: Tensor) -> None:
     """Add in the wider dtype of the two: on GPUs with the book's own kernel."""
-    if total.dtype == torch.float32 and kernels.runs_triton(grad):
+    is_dense = total.layout == grad.layout == torch.strided
+    if is_dense and total.dtype == torch.float32 and kernels.runs_triton(grad):
         kernels.accumulate_(total, grad)
     else:
         total.add_(grad)

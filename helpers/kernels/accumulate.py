@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from helpers.kernels import checks, reference
-from helpers.kernels.dispatch import BLOCK, NUM_WARPS, kernel, num_programs, runs_triton
+from helpers.kernels.dispatch import BLOCK, NUM_WARPS, kernel, num_programs, runs_triton, writes
 from helpers.kernels.memory_order import same_order
 
 
@@ -26,17 +26,22 @@ def accumulate_(accumulator: Tensor, gradient: Tensor, scale: float = 1.0) -> Te
     checks.check_dtype(accumulator, "accumulator", torch.float32)
     checks.check_dtype(gradient, "gradient", torch.float32, torch.bfloat16, torch.float16)
     checks.check_alike(accumulator, gradient, "gradient")
-    if not (runs_triton(accumulator) and same_order(accumulator, gradient)):
+    if not (runs_triton(accumulator, gradient) and same_order(accumulator, gradient)):
         return reference.accumulate_(accumulator, gradient, scale)
     if accumulator.numel():
+        _launch(accumulator, gradient, float(scale))
+    return accumulator
+
+
+def _launch(accumulator: Tensor, gradient: Tensor, scale: float) -> None:
+    with writes(accumulator):
         # A fused multiply-add would round once where two roundings are promised.
         kernel("accumulate", "accumulate_kernel")[(num_programs(accumulator.numel()),)](
             accumulator,
             gradient,
-            float(scale),
+            scale,
             accumulator.numel(),
             BLOCK=BLOCK,
             num_warps=NUM_WARPS,
             enable_fp_fusion=False,
         )
-    return accumulator

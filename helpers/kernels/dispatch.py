@@ -3,6 +3,8 @@
 import importlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -32,20 +34,37 @@ def require_triton() -> None:
         )
 
 
-def runs_triton(tensor: Tensor) -> bool:
-    """Return whether a kernel works on this tensor, and not the reference. Local.
+def runs_triton(*tensors: Tensor) -> bool:
+    """Return whether a kernel works on these tensors, and not the reference. Local.
 
-    On a CUDA device it is compiled; with TRITON_INTERPRET=1 it is interpreted, on CPU tensors.
+    On a CUDA device it is compiled; with TRITON_INTERPRET=1 it is interpreted, on CPU tensors
+    only: an interpreter on the CPU cannot read a GPU's addresses.
     The variable is read when the first kernel runs, and must not change from then on.
     """
+    return all(map(_has_kernels, tensors)) and has_triton()
+
+
+def _has_kernels(tensor: Tensor) -> bool:
     is_plain = type(tensor) in (Tensor, Parameter) and not tensor.is_neg()  # has an address
-    if tensor.dtype not in KERNEL_DTYPES or not is_plain or not has_triton():
+    if tensor.dtype not in KERNEL_DTYPES or not is_plain:
         return False
-    return tensor.is_cuda or (tensor.device.type == "cpu" and is_interpreted())
+    return tensor.device.type == ("cpu" if is_interpreted() else "cuda")
 
 
 def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@contextmanager
+def writes(*tensors: Tensor) -> Iterator[None]:
+    """Launch a kernel in here: on the tensors' GPU, whichever is the current one.
+
+    Triton takes the current device. And autograd has to hear that these are written to: it does
+    not see kernels, and would go on with what it has saved. Local.
+    """
+    with torch.cuda.device_of(tensors[0]):
+        torch.autograd.graph.increment_version(tensors)
+        yield
 
 
 def kernel(module: str, name: str) -> Any:

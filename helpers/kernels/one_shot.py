@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from helpers.kernels import checks, reference
-from helpers.kernels.dispatch import NUM_WARPS, kernel, num_programs, runs_triton
+from helpers.kernels.dispatch import NUM_WARPS, kernel, num_programs, runs_triton, writes
 from helpers.kernels.workspace import NUM_LANES, workspace_of
 
 #: Elements a program takes at a time: fewer than elsewhere, so that small messages too are
@@ -34,11 +34,15 @@ def all_reduce_one_shot(
     is shared memory; else, and for float64, the reference gathers by `group`'s own all_gather.
     A length that differs between ranks is not found out: the sum is wrong, or the call hangs
     until `timeout_s`, which is counted in signals asked for, so it is rough.
-    Raises TypeError for a sparse tensor or one that is no floating point; TimeoutError naming
-    the ranks that were late, on a GPU at a later call. Chapter 09 builds it.
+    Raises TypeError for a sparse tensor or one that is no floating point; ValueError outside the
+    group or for a bad timeout; TimeoutError naming the late ranks, on a GPU at a later call. Chapter 09 builds it.
     """
     checks.check_dense(tensor, "tensor")
     checks.check_floating(tensor, "tensor")
+    if not 0 < timeout_s < float("inf"):
+        raise ValueError(f"found timeout_s={timeout_s}, expected a positive, finite number")
+    if dist.get_rank(group) < 0:
+        raise ValueError("this rank is not in the group, expected calls of its members only")
     group = dist.group.WORLD if group is None else group
     if not runs_triton(tensor):
         reference.all_reduce_one_shot(tensor, group)
@@ -55,18 +59,20 @@ def _launch(tensor: Tensor, group: dist.ProcessGroup, timeout_s: float) -> None:
     space = workspace_of(group, tensor.device, size_bytes)
     space.check()
     space.data[:size_bytes].view(tensor.dtype).copy_(tensor.view(-1))
-    kernel("one_shot", "one_shot_kernel")[(min(NUM_LANES, num_programs(tensor.numel(), BLOCK)),)](
-        tensor,
-        space.addresses,
-        space.rank,
-        space.num_rounds,
-        tensor.numel(),
-        space.late,
-        int(timeout_s / ASK_S[tensor.device.type]),
-        WORLD_SIZE=space.world_size,
-        BLOCK=BLOCK,
-        num_warps=NUM_WARPS,
-    )
+    grid = (min(NUM_LANES, num_programs(tensor.numel(), BLOCK)),)
+    with writes(tensor):
+        kernel("one_shot", "one_shot_kernel")[grid](
+            tensor,
+            space.addresses,
+            space.rank,
+            space.num_rounds,
+            tensor.numel(),
+            space.late,
+            max(1, int(timeout_s / ASK_S[tensor.device.type])),
+            WORLD_SIZE=space.world_size,
+            BLOCK=BLOCK,
+            num_warps=NUM_WARPS,
+        )
     space.num_rounds += 1
     space.look_for_late()
     if tensor.device.type == "cpu":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from helpers.kernels import checks, reference
-from helpers.kernels.dispatch import BLOCK, NUM_WARPS, kernel, runs_triton
+from helpers.kernels.dispatch import BLOCK, NUM_WARPS, kernel, runs_triton, writes
 from helpers.kernels.memory_order import same_order
 
 #: Elements of one program: enough that starting it costs little beside moving them.
@@ -28,7 +28,7 @@ def pack(tensors: Sequence[Tensor], views: Sequence[Tensor], scale: float = 1.0)
     """
     checks.check_pairs(tensors, views)
     pairs = [(t, v) for t, v in zip(tensors, views, strict=True) if t.numel()]
-    in_one = [pair for pair in pairs if runs_triton(pair[0]) and same_order(*pair)]
+    in_one = [pair for pair in pairs if runs_triton(*pair) and same_order(*pair)]
     if in_one:
         _launch(in_one, scale)
     chosen = set(map(id, in_one))
@@ -44,9 +44,10 @@ def unpack(views: Sequence[Tensor], tensors: Sequence[Tensor], scale: float = 1.
 def _launch(pairs: list[tuple[Tensor, Tensor]], scale: float) -> None:
     first, _ = pairs[0]
     chunks = chunk_table(pairs).to(first.device)
-    kernel("pack", "copy_kernel")[(len(chunks),)](
-        first, chunks, float(scale), CHUNK=CHUNK, BLOCK=BLOCK, num_warps=NUM_WARPS
-    )
+    with writes(*(view for _, view in pairs)):
+        kernel("pack", "copy_kernel")[(len(chunks),)](
+            first, chunks, float(scale), CHUNK=CHUNK, BLOCK=BLOCK, num_warps=NUM_WARPS
+        )
 
 
 def chunk_table(pairs: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from helpers.kernels import checks, reference
-from helpers.kernels.dispatch import BLOCK, NUM_WARPS, kernel, num_programs, runs_triton
+from helpers.kernels.dispatch import BLOCK, NUM_WARPS, kernel, num_programs, runs_triton, writes
 from helpers.kernels.memory_order import has_no_gaps
 
 BLOCKS_PER_PROGRAM = 8
@@ -28,12 +28,13 @@ def sum_of_squares(tensor: Tensor) -> Tensor:
         return reference.sum_of_squares(tensor)
     grid = num_programs(tensor.numel(), BLOCKS_PER_PROGRAM * BLOCK)
     partial_sums = torch.empty(grid, dtype=torch.float32, device=tensor.device)
-    kernel("squares", "squares_kernel")[(grid,)](
-        tensor,
-        partial_sums,
-        tensor.numel(),
-        BLOCKS_PER_PROGRAM=BLOCKS_PER_PROGRAM,
-        BLOCK=BLOCK,
-        num_warps=NUM_WARPS,
-    )
+    with writes(partial_sums):
+        kernel("squares", "squares_kernel")[(grid,)](
+            tensor,
+            partial_sums,
+            tensor.numel(),
+            BLOCKS_PER_PROGRAM=BLOCKS_PER_PROGRAM,
+            BLOCK=BLOCK,
+            num_warps=NUM_WARPS,
+        )
     return partial_sums.sum()

@@ -37,7 +37,8 @@ class KernelText:
         """Return the kernel, made anew in this process: as TRITON_INTERPRET has it here. Local."""
         global _folder
         _folder = _folder or tempfile.TemporaryDirectory()
-        path = Path(_folder.name) / f"{self.name}.py"  # a file: Triton reads a kernel's source
+        # A file, and one of its own: Triton reads a kernel's source, at the first launch.
+        path = Path(tempfile.mkdtemp(dir=_folder.name)) / f"{self.name}.py"
         path.write_text(_HEADER + self.text)
         spec = importlib.util.spec_from_file_location(self.name, path)
         module = importlib.util.module_from_spec(spec)
