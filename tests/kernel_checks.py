@@ -3,6 +3,7 @@
 Each check runs in a process of its own, where Triton interprets: `interpreted(check)`.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -10,12 +11,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
 from helpers import kernels
+from helpers.accumulate import GradientAccumulator
 from helpers.kernels import reference
+from helpers.kernels.text import KernelText
 from helpers.launch import run_function
 
 INTERPRET = {"TRITON_INTERPRET": "1"}
@@ -165,6 +169,91 @@ def bfloat16_goes_to_the_nearest() -> None:
     for scale in (1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, 3.39e38):
         kernels.pack([tensor], [view], scale)
         same(view, (tensor.float() * scale).bfloat16())
+
+
+def all_of_bfloat16() -> None:
+    """Each bfloat16 number, those below the normal ones too, there and back."""
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
+    for scale in (1.0, 0.3):
+        view = torch.zeros_like(every)
+        kernels.pack([every], [view], scale)
+        same(view, (every.float() * scale).bfloat16())
+
+
+def negated_views_and_subclasses() -> None:
+    """On either side: a kernel would take their memory for what they are."""
+    one = torch.complex(torch.ones(1), torch.ones(1))
+    same(kernels.accumulate_(torch.zeros(1), one.conj().imag), torch.tensor([-1.0]))
+    negated = torch.complex(torch.zeros(1), torch.zeros(1)).conj().imag
+    kernels.pack([torch.ones(1)], [negated])
+    same(negated.resolve_neg(), torch.tensor([1.0]))
+    assert not kernels.runs_triton(
+        torch.ones(1), torch.ones(1).as_subclass(type("Own", (torch.Tensor,), {}))
+    )
+
+
+def autograd_hears_of_it() -> None:
+    """What a graph has saved and a kernel has written to is an error at backward."""
+    writers = (
+        lambda x: kernels.accumulate_(x, torch.ones(3)),
+        lambda x: kernels.pack([torch.ones(3)], [x]),
+        lambda x: kernels.unpack([torch.ones(3)], [x]),
+    )
+    for write in writers:
+        saved, weight = torch.full((3,), 2.0), torch.ones(3, requires_grad=True)
+        product = (weight * saved).sum()
+        write(saved)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+
+
+def sparse_gradients_are_added() -> None:
+    table = torch.nn.Embedding(3, 2, sparse=True)
+    accumulator = GradientAccumulator(table.parameters())
+    for _ in range(2):
+        table(torch.tensor([1])).sum().backward()
+        accumulator.add()
+    accumulator.assign()
+    assert table.weight.grad.to_dense().tolist() == [[0, 0], [2, 2], [0, 0]]
+
+
+def launches_on_the_tensors_device() -> None:
+    """Triton launches on the current GPU: each launch is inside the tensor's own."""
+    inside_of: list[torch.Tensor] = []
+    launched = []
+
+    @contextlib.contextmanager
+    def device_of(tensor):
+        inside_of.append(tensor)
+        yield
+        inside_of.pop()
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *_, **__: launched.append(len(inside_of))
+
+    ones = torch.ones(3)
+    with (
+        mock.patch("torch.cuda.device_of", device_of),
+        mock.patch.multiple("helpers.kernels.accumulate", kernel=lambda *_: Kernel()),
+        mock.patch.multiple("helpers.kernels.packing", kernel=lambda *_: Kernel()),
+        mock.patch.multiple("helpers.kernels.squares", kernel=lambda *_: Kernel()),
+    ):
+        kernels.accumulate_(ones, torch.ones(3))
+        kernels.pack([ones], [torch.ones(3)])
+        kernels.sum_of_squares(ones)
+    assert launched == [1, 1, 1]
+
+
+def kernels_of_one_name() -> None:
+    """Two texts of one name, loaded one after the other, stay two kernels."""
+    texts = [f"@triton.jit\ndef fill(out):\n    tl.store(out, {n}.0)\n" for n in (1, 2)]
+    found = []
+    for kernel in [KernelText("fill", text).load() for text in texts]:
+        out = torch.zeros(1)
+        kernel[(1,)](out)
+        found.append(out.item())
+    assert found == [1, 2]
 
 
 def takes_any_strides() -> None:

@@ -24,6 +24,12 @@ CHECKS = [
     checks.sums_squares,
     checks.carries_what_is_not_finite,
     checks.bfloat16_goes_to_the_nearest,
+    checks.all_of_bfloat16,
+    checks.negated_views_and_subclasses,
+    checks.autograd_hears_of_it,
+    checks.sparse_gradients_are_added,
+    checks.launches_on_the_tensors_device,
+    checks.kernels_of_one_name,
     checks.takes_any_strides,
     checks.hints_hold,
 ]

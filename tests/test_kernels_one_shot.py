@@ -115,6 +115,12 @@ def test_a_rank_that_never_comes_is_named_and_nobody_hangs():
 
 def refusals_and_float64() -> None:
     with process_group() as ranks:
+        for timeout_s in (0, -1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match=f"found timeout_s={timeout_s}, expected"):
+                kernels.all_reduce_one_shot(torch.ones(3), timeout_s=timeout_s)
+        groups = [dist.new_group([rank]) for rank in range(2)]
+        with pytest.raises(ValueError, match="not in the group"):
+            kernels.all_reduce_one_shot(torch.ones(3), groups[1 - ranks.rank])
         for tensor, said in ((torch.ones(3).long(), "torch.int64"), (torch.eye(2).to_sparse(), "")):
             with pytest.raises(TypeError, match=said):
                 kernels.all_reduce_one_shot(tensor)

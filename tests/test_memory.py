@@ -459,7 +459,11 @@ def test_moved_bytes_by_hand():
     assert (moved.bytes, moved.launches) == (26_000, 3)
     with MovedBytes() as moved:
         total.view(10, 100)[2:].t()
-        assert moved.bytes == moved.launches == 0, "views move nothing"
+        torch.empty_like(total.new_empty(5))
+        assert moved.bytes == moved.launches == 0, "views and reserved memory move nothing"
         torch.cat([total, total])
         torch.mul(total, 2, out=out)
     assert (moved.bytes, moved.launches) == (16_000 + 2 * 4_000, 2)
+    with MovedBytes() as moved, torch.no_grad():
+        torch.ones(4, 8, 16) @ torch.ones(16, 16)  # as a matrix of 32 rows
+    assert (moved.bytes, moved.launches) == (2 * 2_048 + 1_024 + 2_048 + 1_024, 3)

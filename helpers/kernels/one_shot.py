@@ -35,7 +35,8 @@ def all_reduce_one_shot(
     A length that differs between ranks is not found out: the sum is wrong, or the call hangs
     until `timeout_s`, which is counted in signals asked for, so it is rough.
     Raises TypeError for a sparse tensor or one that is no floating point; ValueError outside the
-    group or for a bad timeout; TimeoutError naming the late ranks, on a GPU at a later call. Chapter 09 builds it.
+    group or for a bad timeout; TimeoutError naming the late ranks, on a GPU at a later call.
+    Chapter 09 builds it.
     """
     checks.check_dense(tensor, "tensor")
     checks.check_floating(tensor, "tensor")

@@ -5,7 +5,8 @@ import os
 import triton
 import triton.language as tl
 
-#: Triton's interpreter cuts a float32 off where a GPU rounds it to the nearest bfloat16.
+#: Triton's interpreter cuts a float32 off where a GPU rounds it to the nearest bfloat16, and
+#: gets bfloat16 numbers below the normal ones wrong, both ways.
 IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
@@ -22,6 +23,9 @@ def load(pointer, offsets, num_elements, IS_FULL: tl.constexpr):
         values = tl.load(pointer + offsets)
     else:
         values = tl.load(pointer + offsets, mask=offsets < num_elements, other=0.0)
+    if IS_INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
+        bits = values.to(tl.int16, bitcast=True).to(tl.int32) << 16
+        values = bits.to(tl.float32, bitcast=True)
     return values.to(tl.float32)
 
 
@@ -30,7 +34,8 @@ def store(pointer, offsets, values, num_elements, IS_FULL: tl.constexpr):
     """Round values to the pointer's dtype and store them; nothing beyond the end."""
     if IS_INTERPRETED and pointer.dtype.element_ty == tl.bfloat16:
         values = nearest_bfloat16(values)
-    values = values.to(pointer.dtype.element_ty)
+    else:
+        values = values.to(pointer.dtype.element_ty)
     if IS_FULL:
         tl.store(pointer + offsets, values)
     else:
@@ -39,8 +44,8 @@ def store(pointer, offsets, values, num_elements, IS_FULL: tl.constexpr):
 
 @triton.jit
 def nearest_bfloat16(values):
-    """The nearest float32 whose lower 16 bits are zeros, ties to even; NaN stays NaN."""
+    """The nearest bfloat16, by its bits: ties to even; NaN stays NaN."""
     bits = values.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
     rounded = tl.where(values != values, 0x7FC00000, rounded)
-    return rounded.to(tl.float32, bitcast=True)
+    return (rounded >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
