@@ -66,8 +66,9 @@ MUTANTS = {
         (
             "accumulate",
             "load(accumulator, offsets, num_elements, IS_FULL) + addend",
-            "tl.fma(load(gradient, offsets, num_elements, IS_FULL), "
-            "scale + tl.zeros_like(addend), load(accumulator, offsets, num_elements, IS_FULL))",
+            # float64 holds the product exactly; not every interpreter's tl.fma rounds once
+            "(load(gradient, offsets, num_elements, IS_FULL).to(tl.float64) * scale + "
+            "load(accumulator, offsets, num_elements, IS_FULL)).to(tl.float32)",
         ),
         checks.accumulates_exactly,
         "elements differ",
