@@ -121,7 +121,7 @@ def test_a_rank_reads_triton_interpret_although_triton_was_loaded_before():
     run = functools.partial(run_function, interpreted_after_it_was_compiled, nproc_per_node=1)
     compiles = {"TRITON_INTERPRET": "0"}
     run(True, env=compiles)
-    with pytest.raises(RankFailed):
+    with pytest.raises(RankFailed, match="Triton was imported without TRITON_INTERPRET=1"):
         run(False, env=compiles)
 
 

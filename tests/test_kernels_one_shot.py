@@ -12,6 +12,7 @@ from kernel_checks import interpreted
 
 from helpers import kernels
 from helpers.kernels import reference
+from helpers.kernels.workspace import MAX_ROUNDS, workspace_of
 from helpers.launch import RankFailed
 from helpers.process_group import process_group
 
@@ -93,6 +94,20 @@ def strides_and_sums() -> None:
 
 def test_strides_special_values_and_a_workspace_that_grows():
     interpreted(strides_and_sums, ranks=2)
+
+
+def no_end_of_rounds() -> None:
+    with process_group() as ranks:
+        for step in range(4):
+            tensor = torch.full((3,), ranks.rank + 1.0)
+            kernels.all_reduce_one_shot(tensor)
+            assert tensor.tolist() == [3.0] * 3, step
+            space = workspace_of(dist.group.WORLD, tensor.device, 12)
+            space.num_rounds = MAX_ROUNDS - 1 if step == 0 else space.num_rounds
+
+
+def test_rounds_may_go_on_for_ever():
+    interpreted(no_end_of_rounds, ranks=2)
 
 
 def one_never_comes() -> str:

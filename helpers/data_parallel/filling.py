@@ -48,7 +48,8 @@ class Filling:
 
 class PackedFilling(Filling):
     """All gradients of a bucket with one kernel, once it is full: a launch costs a GPU more time
-    than to move a small gradient. Until then they stay where backward has left them."""
+    than to move a small gradient. Until then they stay where backward has left them: whoever
+    changes one in place in the middle of backward changes what is sent."""
 
     def begin(self, world_size: float, divides: bool) -> None:
         super().begin(world_size, divides)

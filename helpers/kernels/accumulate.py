@@ -13,8 +13,9 @@ def accumulate_(accumulator: Tensor, gradient: Tensor, scale: float = 1.0) -> Te
     """Add scale * gradient to the accumulator, in place, in one pass; return it. Local.
 
     accumulator: float32, of any shape and strides, dense. gradient: float32, bfloat16 or
-    float16, of the same shape, on the same device. The product is rounded to float32, then the
-    sum: the same bits from kernel and reference. NaN and infinities are carried through.
+    float16, of the same shape, on the same device, in memory of its own. The product is rounded
+    to float32, then the sum: the same bits from kernel and reference. NaN and infinities are
+    carried through.
 
     A kernel moves 10 bytes an element for a 16-bit gradient (reads 4 + 2, writes 4); where the
     two lie in different orders of memory, and on CPUs, the reference does it, in more passes.

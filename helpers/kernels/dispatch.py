@@ -39,7 +39,6 @@ def runs_triton(*tensors: Tensor) -> bool:
 
     On a CUDA device it is compiled; with TRITON_INTERPRET=1 it is interpreted, on CPU tensors
     only: an interpreter on the CPU cannot read a GPU's addresses.
-    The variable is read when the first kernel runs, and must not change from then on.
     """
     return all(map(_has_kernels, tensors)) and has_triton()
 
@@ -52,7 +51,8 @@ def _has_kernels(tensor: Tensor) -> bool:
 
 
 def is_interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    """Return whether TRITON_INTERPRET is on, in one of the ways in which Triton takes it. Local."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "y", "on", "yes", "true")
 
 
 @contextmanager
@@ -68,7 +68,18 @@ def writes(*tensors: Tensor) -> Iterator[None]:
 
 
 def kernel(module: str, name: str) -> Any:
-    """Return a kernel of helpers.kernels.jit: imported at its first use, not before. Local."""
+    """Return a kernel of helpers.kernels.jit: imported at its first use, not before. Local.
+
+    Raises RuntimeError where Triton was imported before TRITON_INTERPRET was set or unset.
+    """
+    language = importlib.import_module("triton.language")
+    interprets = type(language.cdiv).__name__ == "InterpretedFunction"
+    if interprets != is_interpreted():
+        raise RuntimeError(
+            f"Triton was imported {'with' if interprets else 'without'} TRITON_INTERPRET=1, and "
+            "that is otherwise now: set it before anything imports triton, as torch.compile and "
+            "torch.optim do"
+        )
     return getattr(importlib.import_module(f"helpers.kernels.jit.{module}"), name)
 
 

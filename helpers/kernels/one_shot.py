@@ -33,7 +33,8 @@ def all_reduce_one_shot(
     On GPUs the memory is torch's symmetric memory, between processes with TRITON_INTERPRET=1 it
     is shared memory; else, and for float64, the reference gathers by `group`'s own all_gather.
     A length that differs between ranks is not found out: the sum is wrong, or the call hangs
-    until `timeout_s`, which is counted in signals asked for, so it is rough.
+    until `timeout_s`, which is counted in signals asked for, so it is rough; where it makes one
+    rank exchange addresses anew, until the group's own timeout. One stream a group.
     Raises TypeError for a sparse tensor or one that is no floating point; ValueError outside the
     group or for a bad timeout; TimeoutError naming the late ranks, on a GPU at a later call.
     Chapter 09 builds it.

@@ -10,6 +10,8 @@ from helpers import host_memory
 
 #: Programs of a one-shot all-reduce, as in helpers.kernels.jit.one_shot.
 NUM_LANES = 64
+#: Signals count two a round, in 32 bits.
+MAX_ROUNDS = 2**30 - 1
 #: Made at least this large, so that a few small messages do not make it anew each time.
 MIN_DATA_BYTES = 1 << 20
 
@@ -81,6 +83,8 @@ def _between_gpus(
     handle = symmetric_memory.rendezvous(own, group.group_name)
     if handle is None:
         raise RuntimeError("these GPUs do not see each other's memory, which a one-shot needs")
+    if handle.buffer_ptrs[dist.get_rank(group)] != own.data_ptr():
+        raise RuntimeError("symmetric memory: found an allocation that starts elsewhere")
     dist.barrier(group)
     return own, list(handle.buffer_ptrs), handle
 
@@ -94,7 +98,7 @@ def workspace_of(group: dist.ProcessGroup, device: torch.device, num_bytes: int)
     """Return the group's workspace, made anew where it is too small. Every rank must call this."""
     by_device = _workspaces.setdefault(group, {})
     found = by_device.get(device)
-    if found is None or found.data_bytes < num_bytes:
+    if found is None or found.data_bytes < num_bytes or found.num_rounds == MAX_ROUNDS:
         data_bytes = max(MIN_DATA_BYTES, 1 << (num_bytes - 1).bit_length())
         by_device[device] = Workspace(group, device, data_bytes)
     return by_device[device]

@@ -1,13 +1,13 @@
 """What all kernels share: which elements a program has, and how it loads and stores them."""
 
-import os
-
 import triton
 import triton.language as tl
 
+from helpers.kernels.dispatch import is_interpreted
+
 #: Triton's interpreter cuts a float32 off where a GPU rounds it to the nearest bfloat16, and
 #: gets bfloat16 numbers below the normal ones wrong, both ways.
-IS_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+IS_INTERPRETED = tl.constexpr(is_interpreted())
 
 
 @triton.jit
