@@ -27,8 +27,8 @@ def _is_scratch(path: Path) -> bool:
 
 
 def chapter(number: str, book: Path = BOOK) -> Path:
-    """The one notebook whose name starts with `number`, such as "03"."""
-    found = [path for path in chapters(book) if path.name.startswith(f"{number}_")]
+    """The one notebook whose name is `number`, or starts with it, such as "03"."""
+    found = [path for path in chapters(book) if f"{path.stem}_".startswith(f"{number}_")]
     if len(found) != 1:
         names = ", ".join(path.stem for path in chapters(book)) or "no notebook"
         raise ValueError(
