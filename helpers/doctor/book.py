@@ -9,7 +9,7 @@ from helpers.doctor.row import NOTE, Row
 
 BOOK = Path(__file__).resolve().parent.parent.parent / "book"
 #: Two cores that take this long for `_busy` take so many minutes for `make test`.
-REFERENCE_S, REFERENCE_MINUTES = 0.09, 12
+REFERENCE_S, REFERENCE_MINUTES = 0.09, 10
 
 
 def book_rows(num_gpus: int, book: Path = BOOK, seconds: float | None = None) -> list[Row]:
