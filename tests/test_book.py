@@ -32,7 +32,7 @@ def by_rule(rule: notebook_rules.Rule) -> str:
 
 def missing_from_contents(book: Path, contents: list[str]) -> list[str]:
     """Pages of the book that its table of contents lacks, and entries that have no page."""
-    found = [*cells.chapters(book), *book.glob("*.md")]
+    found = [*cells.chapters(book), *book.glob("*.md"), *book.glob("[a-z]*/*.md")]
     pages = {str(path.relative_to(book.parent).with_suffix("")) for path in found}
     return sorted(pages.symmetric_difference(contents))
 
@@ -48,10 +48,12 @@ def test_every_page_is_in_the_contents_and_the_reverse():
 def test_a_missing_page_is_found(tmp_path):
     book = tmp_path / "book"
     book.mkdir()
-    for name in ("index.md", "01_a.ipynb", "02_b.ipynb"):
+    (book / "rooms").mkdir()
+    for name in ("index.md", "01_a.ipynb", "02_b.ipynb", "rooms/c.md"):
         (book / name).touch()
-    assert missing_from_contents(book, ["book/index", "book/01_a"]) == ["book/02_b"]
-    contents = ["book/index", "book/01_a", "book/02_b", "book/03_c"]
+    contents = ["book/index", "book/01_a"]
+    assert missing_from_contents(book, contents) == ["book/02_b", "book/rooms/c"]
+    contents = [*contents, "book/02_b", "book/rooms/c", "book/03_c"]
     assert missing_from_contents(book, contents) == ["book/03_c"]
 
 
