@@ -255,9 +255,11 @@ def test_the_magic_prints_earlier_objects_and_what_follows_the_last_one(capsys):
 
 def test_the_magic_cuts_what_is_too_long_and_says_so(capsys):
     Path("long.py").write_text(
-        "import sys\n"
+        "import sys, time\n"
         "from helpers.launch import report\n"
-        "print('\\n'.join(f'line {i}' for i in range(400_000)))\n"
+        "print('line 0')\n"
+        "time.sleep(0.5)\n"  # so that it is heard before so much comes that it is cut
+        "print('\\n'.join(f'line {i}' for i in range(1, 400_000)))\n"
         "print('e' * 99 + '\\n' * 3_000_000, file=sys.stderr)\n"
         "report(x='y' * 2_000_000)"
     )
