@@ -15,6 +15,7 @@ from helpers.figures import barrier, measured_kernels, to_svg
 from helpers.figures import kernels as figures
 from helpers.kernels.bench.command import is_right, main
 from helpers.kernels.bench.table import table
+from helpers.kernels.ptx import Source, bytes_moved, compile_to_ptx
 from helpers.kernels.text import KernelText
 from helpers.link import LINKS
 
@@ -149,3 +150,30 @@ def test_a_folder_that_is_not_there_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--json", str(tmp_path / "missing" / "x.json")])
     assert "no folder" in capsys.readouterr().err
+
+
+# -- what the chapter says of promises ---------------------------------------------------------
+
+COPY = """@triton.jit
+def copy_kernel(table, BLOCK: tl.constexpr):
+    source = tl.load(table).to(tl.pointer_type(tl.float32))
+    target = tl.load(table + 1).to(tl.pointer_type(tl.float32))
+    n = tl.load(table + 2)
+    offsets = tl.arange(0, BLOCK)
+    values = tl.load(source + offsets, mask=offsets < n)
+    tl.store(target + offsets, values, mask=offsets < n)
+"""
+HINTED = COPY.replace("    n =", "    source = tl.multiple_of(source, 16)\n    n =")
+
+
+def test_a_promise_of_alignment_changes_nothing_under_a_mask_of_unknown_end():
+    checks.demand_triton()
+    whole = {"plain": COPY, "hint": HINTED}
+    texts = whole | {f"{n}, whole": t.replace(", mask=offsets < n", "") for n, t in whole.items()}
+    arguments = {"table": "*i64", "BLOCK": 1024}
+    sources = [Source(KernelText("copy_kernel", text), arguments, (), 4) for text in texts.values()]
+    widths = {
+        name: set(bytes_moved(compiled[90], "ld.global")) - {8}  # the table
+        for name, compiled in zip(texts, compile_to_ptx(sources, [90]), strict=True)
+    }
+    assert widths == {"plain": {4}, "hint": {4}, "plain, whole": {4}, "hint, whole": {16}}

@@ -80,7 +80,7 @@ def _part(axes, rank: int, begin: float, end: float, what: str) -> None:
         linestyle=":" if what == "wait" else "-",
     )
     ink = "white" if fills else INK
+    middle = (begin + end) / 2 - (0.4 if what == "read" else 0)  # beside the mark of a race
     axes.annotate(
-        what.replace(" ", "\n"), ((begin + end) / 2, rank), ha="center", va="center", color=ink,
-        fontsize=8.5,
-    )  # fmt: skip
+        what.replace(" ", "\n"), (middle, rank), ha="center", va="center", color=ink, fontsize=8.5
+    )

@@ -60,24 +60,22 @@ def one_shot_s(size_bytes: float, world_size: int, link: Link) -> float:
 
 @styled()
 def one_shot_and_others(link: Link, world_size: int, crossing_bytes: float) -> Drawing:
-    """Return seconds against size of the one-shot, the ring and halving-doubling. Local.
+    """Return seconds against size of the one-shot and of three ways by messages. Local.
 
     crossing_bytes: where the one-shot's line and the ring's meet, by the chapter's formula.
     """
     figure = drawing(WIDTH, 3.4, f"All-reduces on {world_size} ranks of NVLink, predicted")
     (axes,) = figure.axes
     sizes = [2.0**power for power in range(10, 28)]
-    lines = {
-        "one-shot": [one_shot_s(size, world_size, link) for size in sizes],
-        "ring": [cost_model.all_reduce_s("ring", int(s), world_size, link) for s in sizes],
-        "halving-doubling": [
-            cost_model.all_reduce_s("halving_doubling", int(s), world_size, link) for s in sizes
-        ],
-    }
+    lines = {"one-shot": [one_shot_s(size, world_size, link) for size in sizes]}
+    for way in ("ring", "halving_doubling", "doubling"):
+        lines[way.replace("_", "-")] = [
+            cost_model.all_reduce_s(way, int(size), world_size, link) for size in sizes
+        ]
     for index, (name, seconds) in enumerate(lines.items()):
         colour = series_colour(index)
         axes.plot(sizes, [1e6 * s for s in seconds], color=colour)
-        label_line(axes, sizes[0], 1e6 * seconds[0], name, colour, xytext=(2, 4))
+        label_line(axes, sizes[0], 1e6 * seconds[0], name, colour, xytext=(2, 8))
     axes.axvline(crossing_bytes, color=INK, linestyle=":", linewidth=1.2)
     axes.set(xscale="log", yscale="log", xlabel="size (bytes)", ylabel="one all-reduce (µs)")
     axes.set_xticks(
