@@ -75,12 +75,14 @@ def one_shot_and_others(link: Link, world_size: int, crossing_bytes: float) -> D
     for index, (name, seconds) in enumerate(lines.items()):
         colour = series_colour(index)
         axes.plot(sizes, [1e6 * s for s in seconds], color=colour)
-        label_line(axes, sizes[0], 1e6 * seconds[0], name, colour, xytext=(2, 8))
+        below = name == "one-shot"
+        label_line(axes, sizes[0], 1e6 * seconds[0], name, colour, xytext=(2, -8 if below else 7))
     axes.axvline(crossing_bytes, color=INK, linestyle=":", linewidth=1.2)
     axes.set(xscale="log", yscale="log", xlabel="size (bytes)", ylabel="one all-reduce (µs)")
     axes.set_xticks(
         [1e3, 1e4, 1e5, 1e6, 1e7, 1e8], ["1 K", "10 K", "100 K", "1 M", "10 M", "100 M"]
     )
     axes.set_yticks([10, 100, 1000], ["10", "100", "1000"])
+    axes.set_ylim(3.5, None)
     axes.minorticks_off()
     return figure
