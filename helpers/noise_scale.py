@@ -126,8 +126,8 @@ def micro_batch_norms(
         loss = loss_sum(model, batch) / counts[0]
         grads = torch.autograd.grad(loss, params, allow_unused=True, materialize_grads=True)
         small.append(squared_norm(grads))
-        for total, grad in zip(sums, grads, strict=True):
-            total += grad / len(window)
+        for total, own in zip(sums, grads, strict=True):
+            total += own / len(window)
     for param, total in zip(params, sums, strict=True):
         param.grad = total if param.grad is None else param.grad + total
     return math.fsum(small) / len(small), squared_norm(sums)

@@ -4,12 +4,13 @@ The trainings differ in seed and learning rate only, so they are rows of the sam
 (`problems.StackedMLP`); each is what `torch.optim` would have done with it alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from helpers.problems import Data, StackedMLP
+from helpers.problems import Data, StackedMLP, make_mlp
 
 #: rule(param, grad, lr, kept, t): update in place; kept is the rule's own dict for the parameter.
 Rule = Callable[[Tensor, Tensor, Tensor, dict, int], None]
@@ -40,11 +41,11 @@ def deal(num_samples: int, batch_size: int, seeds: int, updates: int) -> Iterato
     """
     if not 0 < batch_size <= num_samples:
         raise ValueError(f"a batch of {batch_size}, expected 1 to {num_samples} samples")
-    draw, rest = torch.Generator().manual_seed(0), torch.empty(seeds, 0)
+    draws = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+    rest = torch.empty(seeds, 0, dtype=torch.int64)
     for _ in range(updates):
         if rest.shape[1] < batch_size:
-            orders = [torch.randperm(num_samples, generator=draw) for _ in range(seeds)]
-            rest = torch.stack(orders)
+            rest = torch.stack([torch.randperm(num_samples, generator=draw) for draw in draws])
         index, rest = rest[:, :batch_size], rest[:, batch_size:]
         yield index
 
@@ -59,24 +60,51 @@ def train(
     sizes: Sequence[int] = (64, 32, 10),
     seeds: int = 6,
     warm_up: int = 0,
-    looks: int = 20,
+    looks: Iterable[int] | None = None,
 ) -> Iterator[Look]:
-    """Yield (update, validation losses, shares of wrong answers) about `looks` times. Local.
+    """Yield (update, validation losses, shares of wrong answers) now and then. Local.
 
     Trains len(lrs) x seeds MLPs side by side; a seed has its own start and its own order of the
     samples, the same for each learning rate. warm_up: updates over which the learning rate rises
-    linearly to its value. The defaults suit digits: 2410 parameters, and 6 seeds for a spread.
+    linearly to its value. looks: the updates after which to yield, the last one always; by default
+    1, 2, 3, 4, 6, 8, 11 and so on, by steps of about the root of 2. The defaults suit digits:
+    2410 parameters, and 6 seeds for a spread.
     Raises ValueError where batch_size is no part of the data, or lrs or seeds are empty.
     """
     (x, y), validation = data
     model = StackedMLP(sizes, [*range(seeds)] * len(lrs), dtype=x.dtype)
     lr = torch.tensor(lrs, dtype=x.dtype).repeat_interleave(seeds)[:, None, None]
     kept = {param: {} for param in model.parameters()}
+    looks = {round(2 ** (i / 2)) for i in range(64)} if looks is None else set(looks)
     for t, index in enumerate(deal(len(y), batch_size, seeds, updates), 1):
         index = index.repeat(len(lrs), 1)
         model.losses(x[index], y[index]).sum().backward()
         for param, own in kept.items():
             rule(param.data, param.grad, lr * min(1, t / max(warm_up, 1)), own, t)
             param.grad = None
-        if t % max(1, updates // looks) == 0 or t == updates:
+        if t in looks or t == updates:
             yield t, *(each.view(-1, seeds).tolist() for each in model.judge(*validation))
+
+
+def alone(
+    updates: int,
+    *,
+    data: Data,
+    lr: float = 0.25,
+    batch_size: int = 32,
+    sizes: Sequence[int] = (64, 32, 10),
+    seed: int = 0,
+    make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+) -> nn.Sequential:
+    """Return one MLP trained by torch's own optimizer: what a row of `train` is compared with.
+
+    Local. make(parameters, lr) is the optimizer. The samples are dealt as to row `seed`.
+    """
+    x, y = data.train
+    model = make_mlp(sizes, seed=seed, dtype=x.dtype)
+    optimizer = make(model.parameters(), lr)
+    for index in deal(len(y), batch_size, seed + 1, updates):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[index[seed]]), y[index[seed]]).backward()
+        optimizer.step()
+    return model

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 NBVAL_REPORTS = ROOT / "_build" / "nbval"
 #: No time in these is held against a prediction, so two of them may run at once.
-UNTIMED = ("01", "02", "03", "04", "05", "06", "11")
+UNTIMED = ("01", "02", "03", "04", "05", "06", "11", "13")
 OWN_CODE = ("helpers", "tests", "book/_extensions")
 
 

@@ -3,7 +3,7 @@
 from helpers.figures.batch_size.noise import few_pairs, variance
 from helpers.figures.batch_size.trainings import (
     curves,
-    one_run,
+    fit_bend,
     steps_to_target,
     sweep,
     warm_up,
@@ -12,7 +12,7 @@ from helpers.figures.batch_size.trainings import (
 __all__ = [
     "curves",
     "few_pairs",
-    "one_run",
+    "fit_bend",
     "steps_to_target",
     "sweep",
     "variance",

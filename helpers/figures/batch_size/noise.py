@@ -10,7 +10,6 @@ from helpers.figures.style import (
     drawing,
     label_line,
     series_colour,
-    series_marker,
     styled,
 )
 
@@ -26,26 +25,25 @@ def powers_of_two(axis, values: Sequence[float], step: int = 1) -> None:
 
 @styled()
 def variance(
-    trace: float, measured: Mapping[str, Mapping[int, float]], num_samples: int
+    trace: float, by_one: Mapping[int, float], no_twice: Mapping[int, float], num_samples: int
 ) -> Drawing:
-    """Variance of a batch's gradient against its size, and tr(S) / B as a line. Local.
+    """Variance of a batch's gradient against its size, for two ways to draw; tr(S) / B. Local.
 
-    measured: way to draw -> batch size -> variance, summed over all numbers of the gradient.
-    The second way is without replacement from num_samples, which has a line of its own.
+    by_one, no_twice: batch size -> variance, summed over all numbers of the gradient, where
+    samples are drawn one by one, and where none of num_samples is drawn twice.
     """
-    sizes = list(next(iter(measured.values())))
+    sizes = list(by_one)
     figure = drawing(WIDTH, 3.4, f"Variance of the gradient at {len(sizes)} batch sizes")
     (axes,) = figure.axes
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.plot(sizes, [trace / b for b in sizes], color=PREDICTION)
-    fine = list(range(sizes[0], num_samples, 4))
+    fine = list(range(sizes[0], num_samples, 8))
     without = [trace / b * (num_samples - b) / (num_samples - 1) for b in fine]
     axes.plot(fine, without, color=PREDICTION, linestyle=":")
-    for index, (name, found) in enumerate(measured.items()):
-        axes.plot(list(found), list(found.values()), series_marker(index), linestyle="",
-                  color=series_colour(index), label=name, fillstyle="none" if index else "full",
-                  markersize=8 if index else 5.5)  # fmt: skip
+    axes.plot(sizes, list(by_one.values()), "o", color=series_colour(0), label="drawn one by one")
+    axes.plot(list(no_twice), list(no_twice.values()), "s", color=series_colour(1),
+              fillstyle="none", markersize=9, label="no sample twice")  # fmt: skip
     axes.set_ylim(trace / num_samples / 6, 2 * trace / sizes[0])
     label_line(axes, sizes[1], trace / sizes[1], "tr(Σ) / B", PREDICTION, xytext=(10, 4))
     powers_of_two(axes.xaxis, sizes)

@@ -89,27 +89,12 @@ def curves(found: Mapping[int, Curve], num_samples: int) -> Drawing:
             axes.plot(xs, medians, color=colour, marker=series_marker(index), markevery=3,
                       markersize=4, label=f"B = {size}")  # fmt: skip
         axes.set(xlabel=counted, ylabel="validation loss (nats)", ylim=(0, CHANCE + 0.1))
+    figure.axes[0].set_xticks(range(0, 11, 2))
     figure.axes[1].set_xscale("log", base=2)
-    ticks = [2**i for i in range(1, 11, 2)]
-    figure.axes[1].set_xticks(ticks, [str(tick) for tick in ticks])
+    powers_of_two(figure.axes[1].xaxis, [4**i for i in range(6)])
+    for axes in figure.axes:
+        axes.set_yticks([0, 1, 2])
     figure.axes[0].legend(loc="upper right", fontsize="small")
-    return figure
-
-
-@styled()
-def one_run(curve: Curve, num_samples: int, batch_size: int, lr: float) -> Drawing:
-    """One cell of a sweep: the seeds' losses against epochs, and how it ended in words. Local."""
-    last = statistics.median(curve[-1][1])
-    ended = f"{curve[-1][0]} updates, loss {last:.2f}"
-    figure = drawing(WIDTH, 2.7, f"Batch of {batch_size}, learning rate {lr:g}: {ended}")
-    (axes,) = figure.axes
-    epochs = [batch_size * update / num_samples for update, _ in curve]
-    for values in zip(*(losses for _, losses in curve), strict=True):
-        axes.plot(epochs, [min(value, 3) for value in values], color=series_colour(0), linewidth=1)
-    axes.axhline(CHANCE, color=PREDICTION, linewidth=1)
-    axes.annotate(ended, (1, 1), (-4, -4), xycoords="axes fraction", ha="right", va="top",
-                  textcoords="offset points")  # fmt: skip
-    axes.set(xlim=(0, 10.2), ylim=(0, 3), xlabel="epochs", ylabel="validation loss (nats)")
     return figure
 
 
@@ -175,3 +160,16 @@ def steps_to_target(
     powers_of_two(axes.xaxis, sizes)
     axes.set(xlabel="batch size B (samples)", ylabel="updates to the target")
     return figure
+
+
+def fit_bend(updates: Mapping[int, float]) -> tuple[float, float]:
+    """Return (least, bend) of S = least (1 + bend / B), batch size -> S, for the figure. Local.
+
+    The least squares of log S over a grid of whole bends; least is then a mean of ratios.
+    """
+    fits = []
+    for bend in range(1, 200):
+        ratios = [math.log(s / (1 + bend / b)) for b, s in updates.items()]
+        least = statistics.mean(ratios)
+        fits.append((sum((ratio - least) ** 2 for ratio in ratios), math.exp(least), float(bend)))
+    return min(fits)[1:]
