@@ -7,6 +7,7 @@ tr(S) / |G|^2, the noise scale in samples, is what this module returns.
 
 import math
 import random
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ class NoiseScale:
     The first two are unbiased where samples are drawn independently. Their ratio is not: with few
     pairs it scatters, mostly upwards, and where the estimate of |G|^2 is not positive there is
     none (`samples` is infinite). A mean of single pairs' ratios means nothing. Samples drawn
-    without replacement from N make |G|^2 come out tr(S) / (N - 1) too small.
+    without replacement from N make |G|^2 come out tr(S) / N too small.
 
     Raises ValueError where big is not larger than small. Source: arXiv:1812.06162, appendix A.1.
     Built in chapter 13.
@@ -144,6 +145,7 @@ class RankNorms:
 
     def __init__(self, model: nn.Module) -> None:
         self.before = self.after = 0.0
+        self._lock = threading.Lock()  # buckets may arrive on several threads at once
         model.register_comm_hook(self, RankNorms.average)
 
     def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -156,7 +158,9 @@ class RankNorms:
 
     def _note(self, sent: torch.futures.Future) -> Tensor:
         flat = sent.value()[0]
-        self.after += squared_norm([flat])
+        square = squared_norm([flat])
+        with self._lock:
+            self.after += square
         return flat
 
     def pair(self) -> Pair:

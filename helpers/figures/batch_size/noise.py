@@ -39,7 +39,7 @@ def variance(
     axes.set_yscale("log")
     axes.plot(sizes, [trace / b for b in sizes], color=PREDICTION)
     fine = list(range(sizes[0], num_samples, 8))
-    without = [trace / b * (num_samples - b) / (num_samples - 1) for b in fine]
+    without = [trace / b * (1 - b / num_samples) for b in fine]
     axes.plot(fine, without, color=PREDICTION, linestyle=":")
     axes.plot(sizes, list(by_one.values()), "o", color=series_colour(0), label="drawn one by one")
     axes.plot(list(no_twice), list(no_twice.values()), "s", color=series_colour(1),
