@@ -70,7 +70,7 @@ def few_pairs(found: Mapping[int, Sequence[float]], true: float, capped: float) 
         axes.plot([place], [statistics.median(values)], "o", color=MEASUREMENT)
     axes.axhline(true, color=PREDICTION)
     axes.axhline(capped, color=series_colour(1), linestyle="--")
-    right = len(found) - 0.45
+    right = len(found) + 0.2  # room for the names beside the last range
     label_line(axes, right, true, "all samples", PREDICTION, xytext=(0, 9), ha="right")
     label_line(axes, right, capped, "|g|² for |G|²", series_colour(1), xytext=(0, -9), ha="right")
     axes.set(xlim=(-0.5, right), ylim=(true / 12, 1.3 * top))

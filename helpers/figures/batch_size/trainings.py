@@ -55,10 +55,11 @@ def sweep(found: Mapping[int, Losses], lrs: Sequence[float], power: float, what:
     above, below = figure.axes
     above.set_xlabel("learning rate")
     below.set_xlabel(f"learning rate / ({over} / {over.replace('B', str(first))})")
-    for axes, values in ((above, lrs), (below, _span(lrs, max(found) / first, power))):
-        axes.set_xticks(values[::2], [_power(value) for value in values[::2]])
+    span = _span(lrs, max(found) / first, power)
+    for axes, values in ((above, lrs[::2]), (below, span[::3])):
+        axes.set_xticks(values, [_power(value) for value in values])
         axes.set_xticks([], minor=True)
-    above.legend(loc="lower left", fontsize="small")
+    above.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize="small")
     return figure
 
 
