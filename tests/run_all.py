@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 NBVAL_REPORTS = ROOT / "_build" / "nbval"
 #: No time in these is held against a prediction, so two of them may run at once. (Rooms, too.)
-UNTIMED = ("01", "02", "03", "04", "05", "06", "09", "11", "ro")
+UNTIMED = ("01", "02", "03", "04", "05", "06", "09", "11", "13", "ro")
 #: They compile or interpret kernels.
 NEED_TRITON = ("09",)
 OWN_CODE = ("helpers", "tests", "book/_extensions")

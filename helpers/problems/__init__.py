@@ -15,6 +15,7 @@ from .losses import classification_loss_sum, count_samples, count_tokens, token_
 from .models import GPT, make_conv, make_gpt, make_mlp
 from .sleeping import SleepingModel, Span, make_sleeping
 from .sleeping_steps import Step, step_seconds, time_steps
+from .stacked import StackedMLP
 
 __all__ = [
     "GPT",
@@ -23,6 +24,7 @@ __all__ = [
     "Data",
     "SleepingModel",
     "Span",
+    "StackedMLP",
     "Step",
     "classification_loss_sum",
     "count_samples",

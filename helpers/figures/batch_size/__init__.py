@@ -1,0 +1,20 @@
+"""Figures of the chapter "Batch size and learning rate": noise of gradients, and trainings."""
+
+from helpers.figures.batch_size.noise import few_pairs, variance
+from helpers.figures.batch_size.trainings import (
+    curves,
+    fit_bend,
+    steps_to_target,
+    sweep,
+    warm_up,
+)
+
+__all__ = [
+    "curves",
+    "few_pairs",
+    "fit_bend",
+    "steps_to_target",
+    "sweep",
+    "variance",
+    "warm_up",
+]
