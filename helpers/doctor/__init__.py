@@ -1,1 +1,0 @@
-"""`python -m helpers.doctor`: what this machine has, what is wrong with it, and what to do."""
