@@ -425,13 +425,26 @@ def test_a_check_that_fails_ends_nothing(monkeypatch, capsys):
     assert "all chapters" in out
 
 
-def test_a_stop_ends_it_with_one_line():
+def test_without_loopback_no_rank_is_started(monkeypatch, capsys):
+    monkeypatch.setattr(network, "_meet", lambda: "sockets cannot meet")
+    monkeypatch.setattr(all_reduce, "measure", lambda *_, **__: pytest.fail("ranks were started"))
+    assert doctor.main([]) == 1
+    out = capsys.readouterr().out
+    assert "not tried: ranks meet over loopback" in out
+    assert out.count("ip link set lo up") == 2
+
+
+@pytest.mark.parametrize(
+    ("stop", "topic"),
+    [(signal.SIGINT, "network"), (signal.SIGTERM, "GPUs")],  # then torch loads; ranks start
+)
+def test_a_stop_ends_it_with_one_line(stop, topic):
     with subprocess.Popen(
         COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         said = ""
-        while not said.startswith("network"):  # torch is next
+        while not said.startswith(topic):
             said = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "doctor: stopped\n")

@@ -4,10 +4,12 @@ With gloo on the CPU, and with NCCL one rank a GPU where there are GPUs: that ha
 results made up for it, and was not run on a machine with GPUs.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .ask import within
 from .row import BAD, Row
 
 TOPIC = "all-reduce"
@@ -72,6 +74,7 @@ def measure(
 
     seconds = []
     try:
+        _prepare_quietly()
         for _ in range(launches):
             start_s = time.perf_counter()
             results = run_function(
@@ -88,6 +91,25 @@ def measure(
     return AllReduce(backend, num_ranks, sums, max(s for _, s in results), min(seconds))
 
 
+def _prepare_quietly() -> None:
+    """Start the launcher's server with its stderr nowhere: stopped midway, it prints its stack.
+
+    What ranks say is not lost: the launcher takes it to files.
+    """
+    from helpers.launch import fork_server
+
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        # On a thread: an interrupt that meets the launcher's own thread as it starts would leave
+        # that one waiting for ever, and this process for it.
+        within(LIMIT_S, fork_server.prepare)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 def row(done: AllReduce) -> Row:
     """The finding. Local."""
     name = f"{done.backend}, {done.num_ranks} rank" + "s" * (done.num_ranks > 1)
@@ -99,6 +121,11 @@ def row(done: AllReduce) -> Row:
         return Row(TOPIC, name, wrong, BAD, ("wrong_sum",))
     words = f"{LENGTH} sums right on every rank, in {1e3 * done.call_s:.1f} ms"
     return Row(TOPIC, name, f"{words}; a launch {done.launch_s:.1f} s")
+
+
+def row_without_loopback() -> Row:
+    """The finding where ranks cannot meet; torch would try for the whole limit. Local."""
+    return Row(TOPIC, "all backends", "not tried: ranks meet over loopback", BAD, ("loopback",))
 
 
 def first_wrong(done: AllReduce) -> str:

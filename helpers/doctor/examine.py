@@ -21,7 +21,8 @@ def examine(command: Command) -> Iterator[list[Row]]:
     yield _rows(host.TOPIC, lambda: host.rows(host.read(command.num_ranks)))
     num_gpus = len(driver.names)
     yield _rows(memory.TOPIC, lambda: memory.rows(memory.read(), num_gpus))
-    yield _rows(network.TOPIC, lambda: network.rows(network.read(command.port), num_gpus))
+    of_network = _rows(network.TOPIC, lambda: network.rows(network.read(command.port), num_gpus))
+    yield of_network
     torch, torch_trouble = _look(torch_build.read, torch_build.TOPIC, IMPORT_LIMIT_S)
     yield trouble + torch_trouble + (_torch_rows(torch, driver) if torch else [])
     can_see = bool(torch and (torch.cuda or torch.hip))
@@ -30,7 +31,9 @@ def examine(command: Command) -> Iterator[list[Row]]:
     yield gpu_trouble or _rows(gpus.TOPIC, lambda: gpus.rows(seen, there, command.num_ranks))
     num_seen = len(seen.gpus) if seen else 0
     launch_s = None
-    if torch and "gloo" in torch.backends:
+    if any("loopback" in row.advice for row in of_network):
+        yield [all_reduce.row_without_loopback()]
+    elif torch and "gloo" in torch.backends:
         done = _all_reduces(command.num_ranks, num_seen if "nccl" in torch.backends else 0)
         launch_s = done[0].launch_s or None
         yield [all_reduce.row(one) for one in done]
