@@ -142,7 +142,7 @@ FAULTS: dict[str, Rows] = {
     "driver_silent": of_torch(Nvidia("580.65.06", (), "Driver/library version mismatch")),
     "gpus_silent": of_gpus(gpus=(), trouble="CUDA error: out of memory"),
     "gpus_hidden": of_gpus(gpus=GPUS.gpus[:1], num_ranks=1),
-    "duplicate_gpu": of_gpus(num_ranks=8),
+    "duplicate_gpu": of_gpus(num_ranks=3),
     "visible_twice": of_gpus(environment={"CUDA_VISIBLE_DEVICES": "0,0"}),
     "slow_gpu": of_gpus(gpus=slower(1.3)),
     "no_p2p": of_gpus(gpus=apart()),

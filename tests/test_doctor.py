@@ -34,7 +34,7 @@ from helpers.doctor import (
 from helpers.doctor.advice import ADVICE
 from helpers.doctor.arguments import parse
 from helpers.doctor.ask import Answer
-from helpers.doctor.row import BAD, OK, WARN, Row
+from helpers.doctor.row import BAD, OK, WARN, Row, without_home
 from helpers.process_group import TORCHRUN_VARIABLES
 
 COMMAND = [sys.executable, "-B", "-m", "helpers.doctor"]
@@ -66,6 +66,14 @@ def test_without_a_fault_there_is_no_advice(name):
     assert [row for row in rows if row.verdict != OK] == []
 
 
+def test_a_home_is_named_by_nobody(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    row = Row("a", "b", "no such file: /home/somebody/torch.so")
+    assert without_home(row).found == "no such file: ~/torch.so"
+    monkeypatch.setenv("HOME", "/")
+    assert without_home(row) == row
+
+
 def test_a_row_is_advised_where_it_is_not_ok_and_nowhere_else():
     for verdict, advice, said in ((WARN, (), "with advice"), (OK, ("port",), "with advice")):
         with pytest.raises(ValueError, match=said):
@@ -89,6 +97,10 @@ def test_a_wrong_sum_is_placed():
     assert row.found == "rank 1 holds 22 at 7, expected 21"
     half = dataclasses.replace(SUMMED, sums=(SUMS, SUMS[:-1]))
     assert all_reduce.first_wrong(half) == "rank 1 holds 999 numbers, expected 1000"
+    alone = tuple(number / 3 for number in SUMS)  # as if nothing had been summed, on any rank
+    assert all_reduce.first_wrong(dataclasses.replace(SUMMED, sums=(alone, alone))) == (
+        "rank 0 holds 1 at 1, expected 3"
+    )
     assert "expected 2" in all_reduce.first_wrong(dataclasses.replace(SUMMED, sums=(SUMS,)))
 
 
@@ -125,6 +137,13 @@ def test_a_function_s_answer_and_its_error_come_back():
              "a/b/cpu.max": "max 100000"},
             "0::/a/b\n",
             (2048, 1, None),
+        ),
+        # Two limits of each: the tighter ones, wherever they stand.
+        (
+            {"a/memory.max": "2048", "a/memory.current": "7", "memory.max": "4096",
+             "a/cpu.max": "200000 100000", "cpu.max": "100000 100000"},
+            "0::/a\n",
+            (2048, 7, 1.0),
         ),
         # Version 1, from inside the container: the group's path leads nowhere.
         (
@@ -262,6 +281,32 @@ def test_the_newest_cuda_of_a_driver(driver, cuda):
 def test_which_build_of_torch_would_suit(system, driver, has_amd, words):
     there = nvidia.Nvidia(driver, ("NVIDIA A",) if driver else ())
     assert words in torch_build.suitable_build(system, there, has_amd)
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("2.10.0", WARN), ("2.11.0+cpu", OK), ("2.14.1", OK), ("2.15.0", WARN), ("3.0.0", WARN)],
+)
+def test_versions_of_torch_that_the_book_keeps_to(version, verdict):
+    rows = torch_build.rows(torch_build.Torch(version, "", "", ("gloo",)), nvidia.Nvidia(), False)
+    assert rows[0].verdict == verdict
+
+
+@pytest.mark.parametrize("reach", [((1,), ()), ((), (0,))])
+def test_access_one_way_is_no_peer_access(reach):
+    pair = (dataclasses.replace(gpu, reaches=r) for gpu, r in zip(GPUS.gpus, reach, strict=True))
+    rows = gpus.rows(dataclasses.replace(GPUS, gpus=tuple(pair)), nvidia.Nvidia(), 2)
+    assert [row.found for row in rows if row.advice == ("no_p2p",)] == ["not between 0-1"]
+
+
+def test_an_iommu_that_lets_devices_pass_is_none(tmp_path):
+    boot, units = tmp_path / "cmdline", tmp_path / "iommu"
+    boot.write_text("quiet intel_iommu=on")
+    assert not gpus._has_iommu(units, boot)
+    (units / "dmar0").mkdir(parents=True)
+    assert gpus._has_iommu(units, boot)
+    boot.write_text("quiet intel_iommu=on iommu=pt")
+    assert not gpus._has_iommu(units, boot)
 
 
 def test_gpus_are_read_from_a_process_of_their_own():

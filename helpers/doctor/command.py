@@ -7,7 +7,7 @@ import time
 from .arguments import Command, parse
 from .examine import examine
 from .record import write_json
-from .row import Row, is_any_bad
+from .row import Row, is_any_bad, without_home
 from .table import block, summary
 
 
@@ -31,7 +31,7 @@ def _run(command: Command) -> int:
     start_s = time.perf_counter()
     rows: list[Row] = []
     is_quiet = command.json == "-"
-    for found in examine(command):
+    for found in map(_without_homes, examine(command)):
         rows += found
         if not is_quiet:
             print(block(found), end="\n\n", flush=True)
@@ -41,3 +41,7 @@ def _run(command: Command) -> int:
     if command.json:
         write_json(command.json, rows, seconds)
     return int(is_any_bad(rows))
+
+
+def _without_homes(rows: list[Row]) -> list[Row]:
+    return [without_home(row) for row in rows]

@@ -1,7 +1,8 @@
 """One finding: what was looked at, what was found, how good that is, and what to do about it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from .advice import ADVICE
 
@@ -28,6 +29,12 @@ class Row:
             raise ValueError(f"{self.name}: found {self.verdict!r} with advice {self.advice}")
         if unknown := [name for name in self.advice if name not in ADVICE]:
             raise ValueError(f"{self.name}: no advice is called {unknown}")
+
+
+def without_home(row: Row) -> Row:
+    """The row, its user's folder as ~: a message may name a file there. Local."""
+    home = str(Path("~").expanduser())
+    return row if home in ("~", "/") else replace(row, found=row.found.replace(home, "~"))
 
 
 def is_any_bad(rows: Iterable[Row]) -> bool:
