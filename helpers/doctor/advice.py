@@ -76,8 +76,8 @@ ADVICE = {
     "busy": "The machine may be busy, or memory be swapped: look at top, and try again.",
     "wrong_sum": "Sums are wrong: trust nothing that this backend gives. Try NCCL_P2P_DISABLE=1"
     " (NCCL), another torch, and a test of the memory.",
-    "all_reduce_failed": "This is what the first rank, or the launcher, said; other rows here may say"
-    " why. For NCCL run it again with NCCL_DEBUG=INFO.",
+    "all_reduce_failed": "This is what the first rank, or the launcher, said; other rows here may"
+    " say why. For NCCL run it again with NCCL_DEBUG=INFO.",
     # the doctor itself
     "no_answer": "The doctor went on without it. A driver, a file system on a network or a"
     " resolver hangs: try the same by hand (nvidia-smi, df, getent hosts).",
