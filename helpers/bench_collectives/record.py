@@ -5,13 +5,13 @@ import datetime
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from helpers.cost_model import algorithm_bandwidth_gb_per_s, bus_bandwidth_gb_per_s
+from helpers.whole_file import write_whole
 
 from .arguments import Settings
 from .measure import Row, World
@@ -85,19 +85,6 @@ def _cpu_name() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write the text whole or not at all: a reader never meets half a file. Local."""
-    descriptor, draft = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(draft, 0o644)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
 
 
 def write_json(path: Path, worlds: Sequence[World], settings: Settings) -> None:

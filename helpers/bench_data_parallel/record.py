@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from helpers.bench_collectives.record import machine, write_whole
+from helpers.bench_collectives.record import machine
+from helpers.whole_file import write_whole
 
 from .rows import Row, verdicts
 

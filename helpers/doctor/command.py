@@ -1,0 +1,47 @@
+"""The command: print each topic as it comes, then the sum of it; write what was asked for."""
+
+import os
+import sys
+import time
+
+from .arguments import Command, parse
+from .examine import examine
+from .record import write_json
+from .row import Row, is_any_bad, without_home
+from .table import block, summary
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 1 where a finding is bad. Local.
+
+    It starts ranks. 130 where it was stopped; wrong words end it with 2.
+    """
+    command = parse(words)
+    try:
+        return _run(command)
+    except KeyboardInterrupt:
+        print("doctor: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # who read it has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(command: Command) -> int:
+    start_s = time.perf_counter()
+    rows: list[Row] = []
+    is_quiet = command.json == "-"
+    for found in map(_without_homes, examine(command)):
+        rows += found
+        if not is_quiet:
+            print(block(found), end="\n\n", flush=True)
+    seconds = time.perf_counter() - start_s
+    if not is_quiet:
+        print(f"{summary(rows)}; {seconds:.0f} s", flush=True)
+    if command.json:
+        write_json(command.json, rows, seconds)
+    return int(is_any_bad(rows))
+
+
+def _without_homes(rows: list[Row]) -> list[Row]:
+    return [without_home(row) for row in rows]
