@@ -2,13 +2,20 @@
 
 import dataclasses
 import re
-import time
+import resource
 
 import kernel_checks as checks
 import pytest
 
 from helpers.kernels import sources
-from helpers.kernels.ptx import CAPABILITIES, bytes_moved, compile_to_ptx, instructions
+from helpers.kernels.ptx import (
+    CAPABILITIES,
+    _compile_all,
+    bytes_moved,
+    compile_to_ptx,
+    instructions,
+)
+from helpers.launch import run_function
 
 OURS = {
     "accumulate bf16": sources.accumulate("*bf16"),
@@ -42,20 +49,26 @@ MUTANTS = {
 }
 
 
+def compiled_in_cpu_s():
+    """Ours, and the seconds of a core, those of the assembler among them, which is a process."""
+    ptx = _compile_all(list(OURS.values()), CAPABILITIES)
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return ptx, sum(each.ru_utime + each.ru_stime for each in used)
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """PTX by name and compute capability, and the seconds that all of it took."""
+    """PTX by name and compute capability, and the CPU seconds that our kernels took."""
     checks.demand_triton()
     folder = tmp_path_factory.mktemp("mutants")
     mutants = [_mutant(folder, name, *mutant) for name, mutant in MUTANTS.items()]
-    begin = time.perf_counter()
-    ours = compile_to_ptx(list(OURS.values()))
-    seconds = time.perf_counter() - begin
+    compiles = {"TRITON_INTERPRET": "0"}
+    ((ours, seconds),) = run_function(compiled_in_cpu_s, nproc_per_node=1, env=compiles)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         theirs = compile_to_ptx(mutants, [90])
     by_name = dict(zip([*OURS, *MUTANTS], [*ours, *theirs], strict=True))
-    print(f"{len(ours)} kernels x {len(CAPABILITIES)} generations: {seconds:.1f} s")
+    print(f"{len(ours)} kernels x {len(CAPABILITIES)} generations: {seconds:.1f} s of a core")
     return by_name, seconds
 
 
@@ -73,7 +86,7 @@ def ptx(request, compiled):
     return lambda name: by_name[name][request.param]
 
 
-def test_it_takes_less_than_fifteen_seconds(compiled):
+def test_it_takes_less_than_fifteen_seconds_of_a_core(compiled):
     _, seconds = compiled
     assert seconds < 15
 
