@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from helpers.accumulate import accumulate_gradients
 from helpers.accumulate.windows import cut, map_tensors, num_samples
-from helpers.compare.errors import gradients, squared_error
+from helpers.compare.errors import squared_error
 from helpers.process_group import Ranks
 
 
@@ -69,7 +69,10 @@ def _edges(start: int, stop: int, num_parts: int) -> list[int]:
 
 
 class Note(NamedTuple):
-    """All numbers of one kind at one moment; `step` is None before the first."""
+    """All numbers of one kind at one moment, on the CPU; `step` is None before the first.
+
+    The notes of the reference travel to every rank, also to ranks that use no GPU.
+    """
 
     step: int | None
     kind: str
@@ -95,7 +98,8 @@ def train(
         window = training.window(batch, ranks, num_micro_batches)
         loss = _backward(model, window, training, ranks)
         notes.append(Note(step, "loss", {"": torch.tensor(loss, dtype=torch.float64)}))
-        notes.append(Note(step, "gradient", gradients(module)))
+        grads = {name: _noted(param.grad) for name, param in module.named_parameters()}
+        notes.append(Note(step, "gradient", grads))
         optimizer.step()
         notes += _state(step, module)
     return notes
@@ -120,9 +124,12 @@ def _backward(model: nn.Module, window: list[Any], training: Training, ranks: Ra
 def _state(step: int | None, module: nn.Module) -> list[Note]:
     kinds = {"parameter": module.named_parameters(), "buffer": module.named_buffers()}
     return [
-        Note(step, kind, {name: x.detach().clone() for name, x in named})
-        for kind, named in kinds.items()
+        Note(step, kind, {name: _noted(x) for name, x in named}) for kind, named in kinds.items()
     ]
+
+
+def _noted(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().to("cpu", copy=True)
 
 
 class Difference(NamedTuple):
