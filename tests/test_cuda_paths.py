@@ -7,6 +7,7 @@ import ast
 import contextlib
 import io
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -191,3 +192,16 @@ def closed_on_gpu(error):
 def test_an_error_on_a_gpu_drops_what_is_queued_before_it_closes():
     assert run_function(closed_on_gpu, ValueError) == [["abort"]] * 2
     assert run_function(closed_on_gpu, None) == [[], []]
+
+
+def nccl_variables():
+    return {name: value for name, value in os.environ.items() if name.startswith("TORCH_NCCL_")}
+
+
+def test_nccl_is_told_what_the_caller_says_and_else_what_torchrun_says(monkeypatch):
+    for name in nccl_variables():
+        monkeypatch.delenv(name)
+    told = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_BLOCKING_WAIT": "1"}
+    assert run_function(nccl_variables, nproc_per_node=1, env=told) == [told]
+    (by_torchrun,) = run_function(nccl_variables, nproc_per_node=1)
+    assert by_torchrun == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
