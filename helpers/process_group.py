@@ -84,9 +84,11 @@ def process_group(*, backend: str | Link | None = None, timeout_s: float = 30.0)
             rank=rank,
             world_size=world_size,
             timeout=timeout,
-            device_id=device if on_gpu else None,
+            # For both backends together NCCL starts with the first CUDA tensor, not here: most
+            # cells send CPU tensors only, and some wait for each other for a few seconds only.
+            device_id=device if backend == "nccl" else None,
         )
-        resources.push(_close)
+        resources.push(_close_on_gpu if on_gpu else _close)
         yield Ranks(rank, local_rank, world_size, device, backend)
 
 
@@ -96,6 +98,13 @@ def _close(error: type[BaseException] | None, *_: object) -> None:
     if dist.is_initialized():
         _closed[:] = [dist.group.WORLD] if _has_reducer(dist.group.WORLD) else []
         dist.destroy_process_group()
+
+
+def _close_on_gpu(error: type[BaseException] | None, *_: object) -> None:
+    """Close; after an error without what is queued, which may wait for a peer that never comes."""
+    if error is not None and dist.is_initialized():
+        dist.group.WORLD.abort()
+    _close(error)
 
 
 def _has_reducer(group: dist.ProcessGroup) -> bool:
@@ -165,7 +174,8 @@ def _choose(
     if backend == "gloo" or not enough_gpus:
         if num_gpus and backend is None and local_rank == 0:
             print(
-                f"{num_gpus} GPUs for {local_world_size} ranks: using gloo on the CPU",
+                f"{num_gpus} GPU{'s' * (num_gpus > 1)} for {local_world_size} ranks: "
+                "using gloo on the CPU",
                 file=sys.stderr,
             )
         return "gloo", torch.device("cpu")

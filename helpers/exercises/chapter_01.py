@@ -29,7 +29,7 @@ def check_mean(mean_on_rank_0: Callable[[torch.Tensor, Ranks], float | None]) ->
 
     Every rank must call this.
     """
-    with process_group(timeout_s=4) as ranks:
+    with process_group(backend="gloo", timeout_s=4) as ranks:
         loss = torch.tensor(2.0 + 3.0 * ranks.rank, dtype=torch.float64, device=ranks.device)
         before = loss.clone()
         found = _joined(mean_on_rank_0, loss, ranks)
@@ -49,7 +49,7 @@ def check_named(all_reduce_named: Callable[[torch.Tensor, str], None]) -> None:
 
     Every rank must call this.
     """
-    with process_group(timeout_s=4) as ranks:
+    with process_group(backend="gloo", timeout_s=4) as ranks:
         tensor = torch.tensor([1.0, float(ranks.rank)], device=ranks.device)
         _joined(all_reduce_named, tensor, "gradient")
         n = ranks.world_size

@@ -81,7 +81,7 @@ def _joined(solution: Callable, *arguments: object) -> None:
 @exercise("05-average", ranks=True)
 def average(average_gradients: Callable[[nn.Module], None]) -> None:
     """average_gradients(model): each gradient becomes its mean over ranks. Every rank."""
-    with process_group(timeout_s=4) as ranks:
+    with process_group(backend="gloo", timeout_s=4) as ranks:
         model, before = _backward_of_shard(ranks)
         _joined(average_gradients, model)
         _expect_gradients(model, _whole(24))
@@ -91,7 +91,7 @@ def average(average_gradients: Callable[[nn.Module], None]) -> None:
 @exercise("05-flat", ranks=True)
 def flat(average_flat: Callable[[nn.Module], None]) -> None:
     """The same by one all-reduce of as many bytes as the gradients have."""
-    with process_group(timeout_s=4) as ranks:
+    with process_group(backend="gloo", timeout_s=4) as ranks:
         model, before = _backward_of_shard(ranks)
         grads = {name: x for name, x in _gradients(model).items() if x is not None}
         with count_traffic() as traffic:
@@ -109,7 +109,7 @@ def flat(average_flat: Callable[[nn.Module], None]) -> None:
 @exercise("05-window", ranks=True)
 def window(backward_window: Callable) -> None:
     """backward_window(model, window, loss_sum, total): the sum over all windows. Every rank."""
-    with process_group(timeout_s=4) as ranks:
+    with process_group(backend="gloo", timeout_s=4) as ranks:
         for num_micro_batches in (1, 3):
             batch = problems.split(_batch(24), ranks.rank, ranks.world_size)
             size = 24 // ranks.world_size // num_micro_batches

@@ -44,7 +44,7 @@ def _expect_indices(case: str, found, expected: list[int]) -> None:
 def exact(solution: Callable) -> None:
     """Evaluate over ranks, where the samples do not divide and one rank may have none."""
     model = problems.make_mlp(dtype=torch.float64)
-    with process_group(timeout_s=10.0):
+    with process_group(backend="gloo", timeout_s=10.0):
         for num_samples, batch_size in ((5, 2), (1, 4), (13, 3)):
             dataset = _known_answers(model, num_samples)
             found = solution(model, dataset, batch_size)

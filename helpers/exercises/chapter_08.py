@@ -59,7 +59,7 @@ def _answer(found: object, name: str) -> tuple[str, str]:
 @exercise("08-ring", ranks=True)
 def ring(solution: Callable[[torch.Tensor], None]) -> None:
     """solution(tensor) sums in place and sends 2 (n - 1) chunks. Every rank must call this."""
-    with process_group(timeout_s=TIMEOUT_S) as ranks:
+    with process_group(backend="gloo", timeout_s=TIMEOUT_S) as ranks:
         for length in LENGTHS:
             tensor, expected = _numbers(ranks, length)
             _, traffic = _counted(solution, tensor)
@@ -70,7 +70,7 @@ def ring(solution: Callable[[torch.Tensor], None]) -> None:
 @exercise("08-scatter", ranks=True)
 def scatter(solution: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """solution(tensor) -> this rank's chunk of the sum. Every rank must call this."""
-    with process_group(timeout_s=TIMEOUT_S) as ranks:
+    with process_group(backend="gloo", timeout_s=TIMEOUT_S) as ranks:
         for length in LENGTHS:
             tensor, expected = _numbers(ranks, length)
             before = tensor.clone()

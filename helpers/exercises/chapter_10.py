@@ -78,7 +78,7 @@ def _one_step(
 @exercise("10-hook", ranks=True)
 def hook(solution: Callable[[nn.Module], None]) -> None:
     """solution(model): hooks that average whatever is in .grad while model.sync is True."""
-    with process_group(timeout_s=4) as ranks, _joined():
+    with process_group(backend="gloo", timeout_s=4) as ranks, _joined():
         model = problems.make_mlp((64, 16, 10), dtype=torch.float64)
         solution(model)
         images, labels = (x[:24] for x in problems.digits(torch.float64).train)

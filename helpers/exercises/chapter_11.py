@@ -24,7 +24,7 @@ COUNTS = ((2, 3, 5, 4), (3, 1, 2, 2), (2, 0, 1, 3), (1, 1, 1, 1))  # batches of 
 @exercise("11-half", ranks=True)
 def half(half_hook: Callable) -> None:
     """half_hook(group, bucket) -> Future of the mean, sent as float16, at once. Every rank."""
-    with process_group(timeout_s=TIMEOUT_S, backend=SLOW_LINK) as ranks:
+    with process_group(backend=SLOW_LINK, timeout_s=TIMEOUT_S) as ranks:
         group = dist.group.WORLD
         for largest in (1.0, 5e4):
             mine, mean = _numbers(ranks, largest)
@@ -34,7 +34,7 @@ def half(half_hook: Callable) -> None:
             _expect_one_message(traffic)
         if ranks.world_size > 1:
             _expect_mean_of_a_group(ranks, half_hook)
-    with process_group(timeout_s=TIMEOUT_S) as ranks:
+    with process_group(backend="gloo", timeout_s=TIMEOUT_S) as ranks:
         _expect_gradients(ranks, half_hook)
 
 
@@ -126,7 +126,7 @@ def _expect_gradients(ranks: Ranks, hook: Callable) -> None:
 @exercise("11-uneven", ranks=True)
 def uneven(while_all_have: Callable[[Iterable], Iterator]) -> None:
     """while_all_have(batches): yields this rank's as long as every rank has one. Every rank."""
-    with process_group(timeout_s=TIMEOUT_S) as ranks:
+    with process_group(backend="gloo", timeout_s=TIMEOUT_S) as ranks:
         for counts in COUNTS:
             counts = counts[: ranks.world_size]
             with count_traffic() as traffic:

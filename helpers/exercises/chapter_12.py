@@ -44,7 +44,7 @@ def normaliser(loss_factor: Callable[[Sequence, Callable], float]) -> None:
 
     Judged by the gradient that torch's class leaves, against one process on all windows.
     """
-    with process_group(timeout_s=4) as ranks:
+    with process_group(backend="gloo", timeout_s=4) as ranks:
         for silent in (False, True):
             windows = _windows(ranks.world_size, silent)
             with count_traffic() as traffic:
@@ -79,7 +79,7 @@ class Stop(Exception):
 @exercise("12-quiet", ranks=True)
 def quiet(quiet_all: Callable) -> None:
     """quiet_all(*models): no model synchronises inside; each has its own flag back afterwards."""
-    with process_group(timeout_s=4):
+    with process_group(backend="gloo", timeout_s=4):
         models = [DistributedDataParallel(nn.Linear(2, 1)) for _ in range(2)]
         _expect_calls(models, 2, "outside the context, before it")
         with quiet_all(*models):

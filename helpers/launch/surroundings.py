@@ -17,7 +17,9 @@ from helpers.launch.job import DUMP_STACK, Job, RankFiles, write_json
 
 #: Variables that the elastic agent sets for each rank; all others come from the caller.
 _AGENT_NAMES = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-_AGENT_PREFIXES = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_", "TORCH_NCCL_")
+_AGENT_PREFIXES = ("LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_")
+#: This one the agent sets where the caller has not chosen.
+_AGENT_DEFAULT = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 _kept_open = []  # faulthandler writes to a file that must stay open
 
@@ -66,9 +68,9 @@ def _take_environment(job: Job) -> None:
         for name, value in os.environ.items()
         if name in _AGENT_NAMES or name.startswith(_AGENT_PREFIXES)
     }
+    default = {name: os.environ[name] for name in (_AGENT_DEFAULT,) if name in os.environ}
     os.environ.clear()
-    os.environ.update(job.environment)
-    os.environ.update(agent)
+    os.environ.update(default | job.environment | agent)
 
 
 def _forget_triton() -> None:
