@@ -379,7 +379,8 @@ def test_nccl_without_a_gpu_is_a_finding(monkeypatch):
 
 def test_chapters_say_how_long_they_run():
     found = book.read()
-    assert [chapter.title[:2] for chapter in found] == [path.name[:2] for path in chapters()]
+    numbered = [path.name[:2] for path in chapters() if path.name[0].isdigit()]
+    assert [chapter.title[:2] for chapter in found] == numbered
     assert all(5 <= chapter.seconds <= 120 for chapter in found)
     readme = (ROOT / "README.md").read_text()
     assert f"about {book.TEST_S / 60:.0f} minutes on two slow cores" in readme
