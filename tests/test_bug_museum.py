@@ -49,10 +49,14 @@ def symptoms(text: str) -> dict[str, list[str]]:
     return {name: LINK.findall(part) for name, part in zip(parts[::2], parts[1::2], strict=True)}
 
 
+def linked_from_symptoms() -> set[str]:
+    return set().union(*symptoms(page()).values())
+
+
 def exhibits(folder: Path = MUSEUM) -> list[str]:
     """The labels of the exhibits in the rooms that there are."""
-    found = [re.findall(r"\((exhibit-\w+)\)=", x.read_text()) for x in folder.glob("room_*.ipynb")]
-    return sorted(sum(found, []))
+    rooms = "".join(path.read_text() for path in sorted(folder.glob("room_*.ipynb")))
+    return re.findall(r"\((exhibit-\w+)\)=", rooms)
 
 
 def missing_tests(text: str) -> list[str]:
@@ -75,10 +79,9 @@ def test_every_bug_names_a_test_that_exists():
 
 
 def test_every_bug_has_a_source_and_is_under_a_symptom():
-    linked = sum(symptoms(page()).values(), [])
     for label, text in rows(page()).items():
         assert "](https://github.com/" in text, label
-        assert label in linked
+        assert label in linked_from_symptoms()
 
 
 def test_every_symptom_leads_somewhere_and_every_link_to_a_bug_or_an_exhibit():
@@ -90,7 +93,7 @@ def test_every_symptom_leads_somewhere_and_every_link_to_a_bug_or_an_exhibit():
 
 
 def test_every_exhibit_is_under_a_symptom():
-    assert set(exhibits()) <= set(sum(symptoms(page()).values(), []))
+    assert set(exhibits()) <= linked_from_symptoms()
 
 
 def test_what_is_missing_is_found(tmp_path):
@@ -247,21 +250,22 @@ def averaged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.div_(dist.get_world_size())
 
 
-def with_hook(on_the_tensor: bool, window) -> dict:
-    model, is_last = layer(), False
-
-    def hook(param_or_grad):
-        if on_the_tensor:
-            return averaged(param_or_grad.clone()) if is_last else None
-        if is_last:
-            averaged(param_or_grad.grad)
-
-    add = "register_hook" if on_the_tensor else "register_post_accumulate_grad_hook"
-    getattr(model.weight, add)(hook)
+def hook_on_the_tensor(model, window):
+    is_last = False
+    model.weight.register_hook(lambda grad: averaged(grad.clone()) if is_last else grad)
     for index, part in enumerate(window):
         is_last = index == len(window) - 1
         loss_sum(model, part).backward()
-    return gradients(model)
+
+
+def hook_on_the_sum(model, window):
+    is_last = False
+    model.weight.register_post_accumulate_grad_hook(
+        lambda param: averaged(param.grad) if is_last else None
+    )
+    for index, part in enumerate(window):
+        is_last = index == len(window) - 1
+        loss_sum(model, part).backward()
 
 
 def integers_averaged() -> str:
@@ -287,8 +291,9 @@ def on_two_ranks() -> dict:
             assert_replicas_equal(model.module)  # other seeds, and still one model
             train(model, part.split(1))
             found[train.__name__] = gradients(model.module)
-        for on_the_tensor in (True, False):
-            found["hook", on_the_tensor] = with_hook(on_the_tensor, part.split(1))
+        for train in (hook_on_the_tensor, hook_on_the_sum):
+            train(model := layer(), part.split(1))
+            found[train.__name__] = gradients(model)
         model = TorchDDP(layer())
         loss_sum(model, part).backward()
         found["summed"] = gradients(model.module)
@@ -324,8 +329,8 @@ def test_a_flag_set_after_forward_parts_the_replicas(found):
 
 
 def test_a_hook_on_the_tensor_averages_the_newest_gradient_only(found):
-    assert relative_error(found[0]["hook", True], found[1]["hook", True]) > 0.1
-    assert all(relative_error(rank["hook", False], half(serial())) < 1e-12 for rank in found)
+    assert relative_error(found[0]["hook_on_the_tensor"], found[1]["hook_on_the_tensor"]) > 0.1
+    assert all(relative_error(rank["hook_on_the_sum"], half(serial())) < 1e-12 for rank in found)
 
 
 def test_a_summed_loss_shrinks_with_the_ranks(found):
