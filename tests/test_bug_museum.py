@@ -260,9 +260,12 @@ def hook_on_the_tensor(model, window):
 
 def hook_on_the_sum(model, window):
     is_last = False
-    model.weight.register_post_accumulate_grad_hook(
-        lambda param: averaged(param.grad) if is_last else None
-    )
+
+    def hook(param):
+        if is_last:
+            averaged(param.grad)
+
+    model.weight.register_post_accumulate_grad_hook(hook)
     for index, part in enumerate(window):
         is_last = index == len(window) - 1
         loss_sum(model, part).backward()
