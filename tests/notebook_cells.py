@@ -22,6 +22,11 @@ def chapters(book: Path = BOOK) -> list[Path]:
     return sorted(hidden)
 
 
+def texts(book: Path = BOOK) -> list[Path]:
+    """Every page of the book that is no notebook, in the order of its path."""
+    return sorted(x for x in book.rglob("*.md") if not _is_scratch(x.relative_to(book)))
+
+
 def _is_scratch(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 

@@ -32,7 +32,7 @@ def by_rule(rule: notebook_rules.Rule) -> str:
 
 def missing_from_contents(book: Path, contents: list[str]) -> list[str]:
     """Pages of the book that its table of contents lacks, and entries that have no page."""
-    found = [*cells.chapters(book), *book.glob("*.md"), *book.glob("[a-z]*/*.md")]
+    found = [*cells.chapters(book), *cells.texts(book)]
     pages = {str(path.relative_to(book.parent).with_suffix("")) for path in found}
     return sorted(pages.symmetric_difference(contents))
 
