@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from helpers.kernels.memory_order import has_no_gaps
+
 
 class Bucket:
     """Gradients of some parameters, side by side in one flat buffer. Local.
@@ -40,16 +42,10 @@ class Bucket:
         return self.buffer.numel() * self.buffer.element_size()
 
     def _view(self, parameter: Tensor, offset: int) -> Tensor:
-        if _has_no_gaps(parameter):
+        if has_no_gaps(parameter):
             return self.buffer.as_strided(parameter.shape, parameter.stride(), offset)
         return self.buffer[offset : offset + parameter.numel()].view(parameter.shape)
 
 
 def _zeros(num_elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros(num_elements, dtype=dtype, device=device)
-
-
-def _has_no_gaps(tensor: Tensor) -> bool:
-    """Whether its elements fill their memory, in whatever order of dimensions."""
-    order = sorted(range(tensor.ndim), key=lambda dim: -tensor.stride(dim))
-    return tensor.permute(order).is_contiguous()
