@@ -8,6 +8,7 @@ import torch
 from gates_together import gates_together
 
 from helpers.compare.same_training import Outcome, Plan, same_training
+from helpers.figures import gate as figures
 from helpers.gate.examples import FAULTS, SCRIPTS, path_of
 from helpers.gate.examples.__main__ import main
 from helpers.gate.script import training_of
@@ -74,3 +75,12 @@ def test_a_wrong_word_is_told_and_writes_nothing(words, tmp_path, monkeypatch, c
     assert main(words) == 2
     assert "expected" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_figure_has_a_point_for_each_error_and_wants_the_same_scripts():
+    right, faulty = {"a": [0.0], "b": [1e-16]}, {"a": [1.0, 2.0], "b": [1e-3]}
+    figure = figures.errors(right, faulty, allowed=1e-12)
+    drawn = [list(line.get_xdata()) for line in figure.axes[0].lines]
+    assert drawn[:4] == [[figures.SMALLEST], [1.0, 2.0], [1e-16], [1e-3]]
+    with pytest.raises(ValueError, match="expected the same scripts"):
+        figures.errors(right, {"a": [1.0]}, allowed=1e-12)
