@@ -1,12 +1,13 @@
 """What the equality gate says, printed without the digits that differ between machines."""
 
 import re
+from functools import partial
 from textwrap import fill
 from typing import Any
 
 from helpers.compare.training import assert_same_training
 
-_WIDTH = 75  # of a line; what is longer goes on below
+_WIDTH = 44  # of a line, so that it fits a phone; what is longer goes on below
 
 
 def verdict(*training: Any, resume: bool = False, **options: Any) -> float | None:
@@ -32,4 +33,5 @@ def _in_red(told: str) -> str:
     variant, when, seen = found.split(": ", maxsplit=2)
     seen = re.sub(r"( is \S+ off)?, allowed .*", "", seen)
     lines = (f"red: {variant}", f"  first seen: {when}: {seen}", f"  {cause}")
-    return "\n".join(fill(line, _WIDTH, subsequent_indent="    ") for line in lines)
+    layout = partial(fill, width=_WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(map(layout, lines))
