@@ -55,10 +55,10 @@ def test_red_is_where_and_why_without_a_size(capsys):
 def test_a_missing_tensor_is_still_said_to_be():
     told = "A differ: after loading, rank 1: the gradient 0.bias is None here only, allowed 1e-12"
     said = _in_red(f"{told} (2 of 4 gradients differ)\nlikely cause: no known cause fits")
-    assert said.split() == (
+    assert " ".join(said.split()) == (
         "red: A differ first seen: after loading, rank 1: the gradient 0.bias is None here only "
         "likely cause: no known cause fits"
-    ).split()
+    )
 
 
 def test_what_cannot_be_judged_is_an_error_and_no_verdict(capsys):
