@@ -6,6 +6,7 @@ In each test of a bug the fault comes first and is seen, then the right way, whi
 import functools
 import socket
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -400,12 +401,66 @@ def buckets(part: torch.Tensor, rank: int) -> dict:
     return found
 
 
+class WithIdle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.idle = layer(), layer()
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+
+def idle(part: torch.Tensor, rank: int) -> dict:
+    model = TorchDDP(WithIdle())
+    for iteration in range(2):
+        try:
+            loss_sum(model, part).backward()
+        except RuntimeError as error:
+            return {"idle": (iteration, str(error))}
+    return {"idle": (2, "no error")}
+
+
+class OtherStrides(torch.autograd.Function):
+    """Gives its input a gradient of the same numbers, whose rows of one number lie otherwise.
+
+    Convolutions and products do so for some shapes and numbers of threads.
+    """
+
+    @staticmethod
+    def forward(ctx, weight):
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.contiguous().as_strided((1, 3), (1, 1))
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(layer().weight.detach())
+
+    def forward(self, inputs):
+        return F.linear(inputs, OtherStrides.apply(self.weight))
+
+
+def strides(part: torch.Tensor, rank: int) -> dict:
+    model = TorchDDP(Odd())
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loss_sum(model, part).backward()
+    return {"strides": gradients(model.module), "warnings": [str(each.message) for each in said]}
+
+
+LOOKS = (flags_and_hooks, sums_and_means, averages, chance, buffers, buckets, idle, strides)
+
+
 def on_two_ranks() -> dict:
     """What each rank finds. Every rank must call this."""
     found = {}
     with process_group(timeout_s=10) as ranks:
         part = samples(8)[ranks.rank :: 2]
-        for look in (flags_and_hooks, sums_and_means, averages, chance, buffers, buckets):
+        for look in LOOKS:
             found |= look(part, ranks.rank)
     return found
 
@@ -482,6 +537,20 @@ def test_a_forward_of_the_wrapper_broadcasts_buffers_in_evaluation_too(found):
 def test_a_bucket_larger_than_the_model_is_as_good_as_any_other(found):
     for rank in found:
         assert rank["messages", 25] == rank["messages", 100] < rank["messages", 0.5]
+
+
+def test_a_parameter_without_a_gradient_is_an_error_one_iteration_late(found):
+    for rank in found:
+        iteration, error = rank["idle"]
+        assert iteration == 1
+        assert error.startswith("Expected to have finished reduction in the prior iteration")
+
+
+def test_a_gradient_with_other_strides_brings_a_warning_and_is_right(found):
+    for rank in found:
+        (said,) = rank["warnings"]
+        assert said.startswith("Grad strides do not match bucket view strides")
+        assert relative_error(rank["strides"], divided(serial(), 2)) < 1e-12
 
 
 def test_buckets_are_one_more_copy_of_the_gradients(found):
