@@ -224,6 +224,29 @@ def test_adam_takes_twice_the_model_at_its_first_step_and_sgd_nothing():
     assert [x - sgd[0] for x in sgd] == [0, 0, 0, 0]
 
 
+def losses_at(lr: float, num_steps: int = 50) -> list[float]:
+    """The loss of a linear model before each of so many steps of SGD."""
+    model, found = layer(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss = loss_sum(model, samples(16)) / 16
+        loss.backward()
+        found.append(loss.item())
+        optimizer.step()
+    return found
+
+
+def test_a_learning_rate_that_is_scaled_over_its_ceiling_makes_every_step_worse():
+    inputs = samples(16)
+    steepest = torch.linalg.eigvalsh(2 * inputs.T @ inputs / 16).max().item()
+    lr = 0.5 / steepest  # for one GPU; above 2 / steepest no step converges
+    for num_gpus, gets_better in ((1, True), (3, True), (5, False), (8, False)):
+        losses = losses_at(num_gpus * lr)
+        assert (losses[-1] < losses[0]) == gets_better
+    assert losses[-1] > 1e6 * losses[0]
+
+
 def test_an_epoch_has_fewer_updates_than_batches():
     data, num_micro_batches = range(48_000), 8
     loader = DataLoader(data, 8, sampler=DistributedSampler(data, 2, 0))
