@@ -42,6 +42,18 @@ def per_sample_gradients(
     return torch.cat([each.flatten(1) for each in grads.values()], dim=1)
 
 
+def exact(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], batch: tuple[Tensor, Tensor]
+) -> float:
+    """Return the noise scale of the weights by brute force, from each sample's gradient. Local.
+
+    batch: all data; tr(S) is estimated with N - 1, G is their mean gradient. Arguments and limits
+    are those of `per_sample_gradients`.
+    """
+    each = per_sample_gradients(model, loss, batch)
+    return (each.var(0).sum() / each.mean(0).square().sum()).item()
+
+
 @dataclass
 class NoiseScale:
     """Squared norms of gradients of two batch sizes, and what they say together. Local.
@@ -52,7 +64,8 @@ class NoiseScale:
     The first two are unbiased where samples are drawn independently. Their ratio is not: with few
     pairs it scatters, mostly upwards, and where the estimate of |G|^2 is not positive there is
     none (`samples` is infinite). A mean of single pairs' ratios means nothing. Samples drawn
-    without replacement from N make |G|^2 come out tr(S) / N too small.
+    without replacement from N make the |G|^2 of these N come out tr(S) / N too small: they tell
+    of the gradient over all that the N were drawn from.
 
     Raises ValueError where big is not larger than small. Source: arXiv:1812.06162, appendix A.1.
     Built in chapter 13.
@@ -91,11 +104,18 @@ class NoiseScale:
 
     def interval(self, draws: int = 200, seed: int = 0) -> Pair:
         """Return the 10th and 90th percentile of `samples` over pairs drawn anew (bootstrap)."""
-        draw = random.Random(seed)
-        found = sorted(
-            self._samples(draw.choices(self.pairs, k=len(self.pairs))) for _ in range(draws)
-        )
+        found = sorted(self.redrawn(len(self.pairs), draws, seed))
         return found[draws // 10], found[-1 - draws // 10]
+
+    def redrawn(self, count: int, draws: int = 200, seed: int = 0) -> list[float]:
+        """Return what `samples` would be from `count` pairs, drawn anew from all, `draws` times.
+
+        Raises ValueError without pairs, or for a count below 1.
+        """
+        if not self.pairs or count < 1:
+            raise ValueError(f"found {count} of {len(self.pairs)} pairs, expected 1 of 1 or more")
+        draw = random.Random(seed)
+        return [self._samples(draw.choices(self.pairs, k=count)) for _ in range(draws)]
 
     def _samples(self, pairs: Sequence[Pair]) -> float:
         part = NoiseScale(self.small, self.big, list(pairs))

@@ -4,7 +4,11 @@ The trainings differ in seed and learning rate only, so they are rows of the sam
 (`problems.StackedMLP`); each is what `torch.optim` would have done with it alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -108,3 +112,88 @@ def alone(
         F.cross_entropy(model(x[index[seed]]), y[index[seed]]).backward()
         optimizer.step()
     return model
+
+
+@dataclass(frozen=True)
+class Best:
+    """The learning rate with the lowest median over the seeds, and those that are as good. Local.
+
+    losses: of the seeds at `lr`. as_good: the rates whose median lies in the range of `losses`,
+    so that these seeds cannot tell them from the best; `lr` is one of them.
+    """
+
+    lr: float
+    losses: Sequence[float]
+    as_good: Sequence[float]
+
+    @property
+    def loss(self) -> float:
+        """The median over the seeds."""
+        return statistics.median(self.losses)
+
+    def __str__(self) -> str:
+        low, high = min(self.losses), max(self.losses)
+        found = f"loss {self.loss:.2f} ({low:.2f} to {high:.2f}) at {fraction(self.lr)}"
+        others = f"{fraction(min(self.as_good))} to {fraction(max(self.as_good))}"
+        return found if len(self.as_good) == 1 else f"{found}; as good: {others}"
+
+
+def fraction(rate: float) -> str:
+    """A power of two as one writes it: 1/64, 2; anything else as a number. Local."""
+    return f"1/{1 / rate:g}" if rate < 1 and (1 / rate).is_integer() else f"{rate:g}"
+
+
+def best(losses: Sequence[Sequence[float]], lrs: Sequence[float]) -> Best:
+    """Return which of lrs is best, from the losses of its seeds (rows as in `lrs`). Local."""
+    medians = dict(zip(lrs, map(statistics.median, losses), strict=True))
+    lr = min(medians, key=medians.__getitem__)
+    own = losses[list(lrs).index(lr)]
+    return Best(lr, own, [rate for rate in lrs if min(own) <= medians[rate] <= max(own)])
+
+
+def updates_to(
+    targets: Sequence[float],
+    rule: Rule,
+    batch_size: int,
+    lrs: Sequence[float],
+    *,
+    most: int,
+    every: int = 3,
+    **options: Any,
+) -> dict[float, list[int]]:
+    """Return for each target the updates of each seed until the validation loss is below. Local.
+
+    They are those of one learning rate: the one of lrs whose last seed is there first. Looks
+    every `every` updates, and stops when all targets are reached; options are those of `train`.
+    Raises ValueError where after `most` updates there is a target that no rate has reached with
+    all its seeds.
+    """
+    first: dict[tuple[float, int, int], int] = {}  # target, learning rate, seed -> updates
+    found: dict[float, list[int]] = {}
+    for t, losses, _ in train(rule, batch_size, lrs, most, looks=range(0, most, every), **options):
+        for target in set(targets) - set(found):
+            for row, of_seeds in enumerate(losses):
+                for seed, loss in enumerate(of_seeds):
+                    if loss < target:
+                        first.setdefault((target, row, seed), t)
+                times = [first.get((target, row, seed)) for seed in range(len(of_seeds))]
+                if None not in times:
+                    found.setdefault(target, times)
+        if len(found) == len(set(targets)):
+            return found
+    missed = sorted(set(targets) - set(found))
+    raise ValueError(f"batches of {batch_size}: {missed} not reached after {most} updates")
+
+
+def fit_bend(updates: Mapping[int, float]) -> tuple[float, float]:
+    """Return (least, bend) of S = least (1 + bend / B), from batch size -> S. Local.
+
+    The least squares of log S over a grid of whole bends below 200; least is then a mean of
+    ratios.
+    """
+    fits = []
+    for bend in range(1, 200):
+        ratios = [math.log(s / (1 + bend / b)) for b, s in updates.items()]
+        least = statistics.mean(ratios)
+        fits.append((sum((ratio - least) ** 2 for ratio in ratios), math.exp(least), float(bend)))
+    return min(fits)[1:]

@@ -15,7 +15,7 @@ LOSS_SUM, COUNT = problems.classification_loss_sum, problems.count_samples
 BATCH = tuple(part[:64] for part in problems.digits(torch.float64).train)
 WINDOW = list(zip(*(part.split(16) for part in BATCH), strict=True))
 SWEEP = {b: [[2.0, 2.1], [1.0, 9.0], [0.5, 0.6]] for b in (8, 32, 128, 512)}
-CURVES = {b: [(1, [2.0, 2.2]), (4, [1.0, 1.1])] for b in (8, 32)}
+CURVES, RATES = {b: [(1, [2.0, 2.2]), (4, [1.0, 1.1])] for b in (8, 32)}, {8: 1 / 64, 32: 1 / 16}
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +52,15 @@ def test_the_numbers_of_exercise_13_bend():
     assert 4000 * updates[1] / (250 * updates[0]) == 4
 
 
-def test_a_bend_is_found_again():
-    least, bend = figures.fit_bend({b: 50 * (1 + 20 / b) for b in (4, 16, 64, 256)})
-    assert (round(least, 6), bend) == (50, 20)
-
-
 def test_every_figure_draws_itself_the_same_twice():
     makers = [
         lambda: figures.variance(4.0, {8: 0.5, 32: 0.1}, {8: 0.5, 32: 0.1}, 64),
-        lambda: figures.few_pairs({1: [3.0, float("inf")], 4: [9.0, 11.0]}, 10.0, 4.0),
+        lambda: figures.few_windows({1: [3.0, float("inf")], 4: [9.0, 11.0]}, 10.0, 16.0, 4.0),
         lambda: figures.sweep(SWEEP, [0.5, 1.0, 2.0], 1, "SGD"),
         lambda: figures.sweep(SWEEP, [0.5, 1.0, 2.0], 0.5, "Adam"),
-        lambda: figures.curves(CURVES, 64),
-        lambda: figures.warm_up({"conv": {"0": [0.1, 0.9], "4": [0.03, 0.02]}}),
-        lambda: figures.steps_to_target({4: [200, 210], 64: [50, 60]}, 40, 16, (60, 600)),
+        lambda: figures.curves(CURVES, RATES, 64),
+        lambda: figures.warm_up({"conv, 1": {"0": [0.1, 0.9], "4": [0.03, 0.02]}}),
+        lambda: figures.steps_to_target({4: [200, 210], 64: [50, 60]}, 40, 16, [14, 20], [60, 600]),
     ]
     for make in makers:
         assert to_svg(make(), "alt") == to_svg(make(), "alt")
@@ -77,22 +72,51 @@ def test_losses_above_chance_are_drawn_at_chance():
 
 
 def test_curves_count_epochs_above_and_updates_below():
-    above, below = figures.curves(CURVES, 64).axes
+    above, below = figures.curves(CURVES, RATES, 64).axes
+    names = [text.get_text() for text in above.get_legend().get_texts()]
+    assert names == ["B = 8, rate 1/64", "B = 32, rate 1/16"]
     assert list(above.lines[1].get_xdata()) == [0.5, 2.0]
     assert list(below.lines[1].get_xdata()) == [1, 4]
 
 
+def test_an_estimate_that_does_not_exist_is_drawn_at_the_edge_that_says_none():
+    (axes,) = figures.few_windows({1: [float("inf")] * 3}, 10.0, 16.0, 4.0).axes
+    names = {label.get_text(): label.get_position()[1] for label in axes.get_yticklabels()}
+    assert list(axes.lines[1].get_ydata()) == [names["none"]] == [200]
+
+
+def test_seeds_of_a_warm_up_stand_side_by_side():
+    (axes,) = figures.warm_up({"conv, 1": {"0": [0.5, 0.5, 0.5]}}).axes
+    places = axes.lines[0].get_xdata()
+    assert len(set(places)) == 3
+    assert sum(places) == pytest.approx(0)
+
+
+def test_the_bands_of_the_ceiling_span_what_was_found():
+    (axes,) = figures.steps_to_target({4: [200], 64: [50]}, 40, 16, [20, 14], [600, 60, 90]).axes
+    spans = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches]
+    assert spans == [(60, 600), (14, 20)]
+
+
 def test_the_exploration_draws_both_ends_of_its_sliders(chapter):
     cells = notebook_cells.code_cells(notebook_cells.read(notebook_cells.chapter("13")))
-    (cell,) = [cell for cell in cells if cell.source.startswith("def chosen(")]
+    (cell,) = [cell for cell in cells if "def chosen(" in cell.source]
     rates = [2.0**k for k in range(-6, 3)]
     runs = {b: [(t, [[1.0, 2.0]] * 9, []) for t in (1, 2)] for b in (8, 32, 128, 512)}
     names = chapter | {"BATCHES": tuple(runs), "LRS": rates, "by_sgd": runs}
-    names["explore"] = lambda *arguments, **options: None
+    asked = {}
+    names["explore"] = lambda draw, **options: asked.update(options)
     exec(compile(cell.source, "explore", "exec"), names)
-    counts = {
-        (r, b): len(names["chosen"](r, b)) for r in ("keep", "linear") for b in (1 / 64, 1 / 4)
+    chosen = {
+        (rule, base): names["chosen"](rule, base)[0]
+        for rule in (asked["rule"][0], asked["rule"][-1])
+        for base in (asked["base"][0], asked["base"][-1])
     }
-    assert counts == {("keep", 1 / 64): 4, ("keep", 1 / 4): 4, ("linear", 1 / 64): 4,
-                      ("linear", 1 / 4): 3}  # fmt: skip
-    assert "4 batch sizes" in names["by_rule"]("root", 1 / 64).shows
+    assert chosen == {
+        ("keep", "1/64"): dict.fromkeys(runs, 1 / 64),
+        ("keep", "1/4"): dict.fromkeys(runs, 1 / 4),
+        ("linear", "1/64"): {8: 1 / 64, 32: 1 / 16, 128: 1 / 4, 512: 1},
+        ("linear", "1/4"): {8: 1 / 4, 32: 1, 128: 4},
+    }
+    assert names["chosen"]("root", "1/64")[0][512] == 1 / 8
+    assert "4 batch sizes" in names["by_rule"]("root", "1/64").shows

@@ -12,6 +12,7 @@ from helpers.data_parallel import DistributedDataParallel as OurDDP
 from helpers.noise_scale import (
     NoiseScale,
     RankNorms,
+    exact,
     micro_batch_norms,
     per_sample_gradients,
     squared_norm,
@@ -70,6 +71,25 @@ def test_per_sample_gradients_are_single_backwards():
         LOSS_SUM(model, tuple(part[index : index + 1] for part in BATCH)).backward()
         alone = torch.cat([p.grad.flatten() for p in model.parameters()])
         assert compare.relative_error(rows[index], alone) < 1e-12
+
+
+def test_brute_force_is_the_noise_scale_of_all_samples():
+    model = make_mlp()
+    rows = per_sample_gradients(model, F.cross_entropy, BATCH)
+    centred = rows - rows.mean(0)
+    expected = centred.square().sum() / 63 / rows.mean(0).square().sum()
+    assert exact(model, F.cross_entropy, BATCH) == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_fewer_pairs_drawn_anew_scatter_more():
+    found = NoiseScale(4, 32, [(0.5 + 6 / 4 + e, 0.5 + 6 / 32 - e) for e in (-0.2, 0.0, 0.3)])
+    few, many = (sorted(found.redrawn(n)) for n in (1, 50))
+    assert len(few) == 200
+    assert found.redrawn(1) == found.redrawn(1) != found.redrawn(1, seed=1)
+    assert few[180] / few[20] > many[180] / many[20] > 1
+    for pairs, count in (([], 1), (found.pairs, 0)):
+        with pytest.raises(ValueError, match=f"found {count} of {len(pairs)} pairs"):
+            NoiseScale(4, 32, pairs).redrawn(count)
 
 
 def test_norms_of_micro_batches_leave_the_gradient_of_the_window():

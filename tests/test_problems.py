@@ -171,6 +171,20 @@ def test_gpt_works_on_fake_and_meta_tensors():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_next_characters_are_one_hot_and_from_their_own_part_of_the_text():
+    data = problems.next_characters(32, 8)
+    text = problems.encode(problems.library_text(400_000))
+    for (x, y), part in zip(data, (text[:360_000], text[360_000:]), strict=True):
+        assert x.shape == (len(y), 4 * problems.VOCABULARY_SIZE)
+        one_hot = x.view(len(y), 4, -1)
+        assert torch.equal(one_hot.sum(2), torch.ones(len(y), 4))
+        rows = torch.cat([one_hot.argmax(2), y[:, None]], 1)
+        windows = part.unfold(0, 5, 1)
+        assert all((windows == row).all(1).any() for row in rows)
+    again = problems.next_characters(32, 8)
+    assert torch.equal(again.train[0], data.train[0])
+
+
 def test_losses_are_sums_and_ignored_targets_add_nothing(tokens):
     model = problems.make_gpt(dtype=torch.float64)
     inputs, targets = problems.lines_batch(tokens, 6, 32, generator())

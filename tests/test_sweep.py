@@ -70,3 +70,43 @@ def test_models_of_a_stack_share_nothing():
     assert all(p.grad[0].abs().max() == 0 < p.grad[1].abs().max() for p in model.parameters())
     single = problems.make_mlp((64, 8, 10), seed=4, dtype=torch.float64)
     assert torch.allclose(model(x)[1], single(x[1]), rtol=1e-12, atol=1e-12)
+
+
+def test_the_best_rate_comes_with_those_that_its_seeds_cannot_tell_from_it():
+    rates = [0.25, 0.5, 1.0, 2.0]
+    found = sweep.best([[3.0, 2.9, 3.1], [1.2, 1.3, 0.9], [1.0, 1.3, 0.8], [0.7, 5.0, 6.0]], rates)
+    assert (found.lr, found.loss, found.as_good) == (1.0, 1.0, [0.5, 1.0])
+    assert str(found) == "loss 1.00 (0.80 to 1.30) at 1; as good: 1/2 to 1"
+    alone = sweep.best([[3.0, 2.9], [1.2, 1.3]], [1 / 64, 0.3])
+    assert str(alone) == "loss 1.25 (1.20 to 1.30) at 0.3"
+
+
+def test_a_fraction_is_written_as_one_writes_it():
+    assert [*map(sweep.fraction, (1 / 64, 0.5, 1.0, 4.0, 0.3))] == ["1/64", "1/2", "1", "4", "0.3"]
+
+
+def test_updates_to_a_target_are_those_of_the_rate_whose_last_seed_is_first(monkeypatch):
+    looks = [  # two rates, two seeds: the second rate has one seed there early, one late
+        (3, [[2.0, 2.0], [0.9, 2.0]]),
+        (6, [[0.9, 2.0], [0.9, 2.0]]),
+        (9, [[1.5, 0.9], [0.4, 0.9]]),
+        (12, [[0.4, 0.4], [0.4, 0.4]]),
+    ]
+    monkeypatch.setattr(sweep, "train", lambda *a, **o: ((t, losses, []) for t, losses in looks))
+    found = sweep.updates_to([1.0, 0.5], sweep.sgd, 8, [0.1, 0.2], most=20)
+    assert found == {1.0: [6, 9], 0.5: [12, 12]}
+    with pytest.raises(ValueError, match=r"batches of 8: \[0.1\] not reached after 20 updates"):
+        sweep.updates_to([1.0, 0.1], sweep.sgd, 8, [0.1, 0.2], most=20)
+
+
+def test_updates_to_a_target_look_at_trainings():
+    options = {"data": SMALL, "sizes": (64, 8, 10), "seeds": 2}
+    (times,) = sweep.updates_to([2.0], sweep.sgd, 32, [0.5], most=60, **options).values()
+    runs = {t: losses[0] for t, losses, _ in
+            sweep.train(sweep.sgd, 32, [0.5], 60, looks=range(0, 60, 3), **options)}  # fmt: skip
+    assert times == [min(t for t, of in runs.items() if of[seed] < 2.0) for seed in range(2)]
+
+
+def test_a_bend_is_found_again():
+    least, bend = sweep.fit_bend({b: 50 * (1 + 20 / b) for b in (4, 16, 64, 256)})
+    assert (round(least, 6), bend) == (50, 20)

@@ -8,6 +8,7 @@ from .data import (
     encode,
     library_text,
     lines_batch,
+    next_characters,
     split,
     token_batch,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "make_gpt",
     "make_mlp",
     "make_sleeping",
+    "next_characters",
     "split",
     "step_seconds",
     "time_steps",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Batch = tuple[Tensor, Tensor]
@@ -119,6 +120,22 @@ def token_batch(
     starts = torch.randint(len(text_tokens) - context, (batch_size, 1), generator=generator)
     windows = text_tokens[starts + torch.arange(context + 1)]
     return windows[:, :-1], windows[:, 1:]
+
+
+def next_characters(num_train: int, num_validation: int, *, context: int = 4) -> Data:
+    """Return samples of `context` characters of Python's library and the one that follows. Local.
+
+    Inputs [N, context * 96] float32, each character one-hot; targets [N] int64. Training samples
+    are from random places of the first 360 000 characters, validation samples of the next 40 000;
+    the places are drawn from a fixed seed. Chapter 13 trains MLPs on it.
+    """
+
+    def samples(tokens: Tensor, times: int) -> Batch:
+        x, y = token_batch(tokens, times, context, torch.Generator().manual_seed(0))
+        return F.one_hot(x, VOCABULARY_SIZE).flatten(1).float(), y[:, -1]
+
+    train, validation = encode(library_text(400_000)).split(360_000)
+    return Data(samples(train, num_train), samples(validation, num_validation))
 
 
 def lines_batch(

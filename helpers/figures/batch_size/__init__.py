@@ -1,9 +1,8 @@
 """Figures of the chapter "Batch size and learning rate": noise of gradients, and trainings."""
 
-from helpers.figures.batch_size.noise import few_pairs, variance
+from helpers.figures.batch_size.noise import few_windows, variance
 from helpers.figures.batch_size.trainings import (
     curves,
-    fit_bend,
     steps_to_target,
     sweep,
     warm_up,
@@ -11,8 +10,7 @@ from helpers.figures.batch_size.trainings import (
 
 __all__ = [
     "curves",
-    "few_pairs",
-    "fit_bend",
+    "few_windows",
     "steps_to_target",
     "sweep",
     "variance",

@@ -53,14 +53,17 @@ def variance(
 
 
 @styled()
-def few_pairs(found: Mapping[int, Sequence[float]], true: float, capped: float) -> Drawing:
-    """Estimates of the noise scale from n pairs, as ranges; the true one and a capped one. Local.
+def few_windows(
+    found: Mapping[int, Sequence[float]], true: float, no_twice: float, capped: float
+) -> Drawing:
+    """Estimates of the noise scale from n windows, as ranges; the true one and wrong ones. Local.
 
     found: n -> estimates, infinite where there was none; these are drawn at the upper edge.
-    capped: what the norm of the big batch in place of |G|^2 gives.
+    no_twice: from windows in which no sample comes twice. capped: what the norm of the big batch
+    in place of |G|^2 gives.
     """
     top = 20 * true
-    figure = drawing(WIDTH, 3.4, f"Noise scale from {', '.join(map(str, found))} pairs of norms")
+    figure = drawing(WIDTH, 3.6, f"Noise scale from {', '.join(map(str, found))} windows")
     (axes,) = figure.axes
     axes.set_yscale("log")
     for place, each in enumerate(found.values()):
@@ -68,12 +71,17 @@ def few_pairs(found: Mapping[int, Sequence[float]], true: float, capped: float) 
         low, high = (values[round(q * (len(values) - 1))] for q in (0.1, 0.9))
         axes.plot([place, place], [low, high], color=MEASUREMENT, linewidth=1.5)
         axes.plot([place], [statistics.median(values)], "o", color=MEASUREMENT)
-    axes.axhline(true, color=PREDICTION)
-    axes.axhline(capped, color=series_colour(1), linestyle="--")
-    right = len(found) + 0.2  # room for the names beside the last range
-    label_line(axes, right, true, "all samples", PREDICTION, xytext=(0, 9), ha="right")
-    label_line(axes, right, capped, "|g|² for |G|²", series_colour(1), xytext=(0, -9), ha="right")
-    axes.set(xlim=(-0.5, right), ylim=(true / 12, 1.3 * top))
+    right = len(found) + 0.6  # room for the names beside the last range
+    lines = [("all data, by hand", true, PREDICTION, "-")]
+    lines += [("no sample twice", no_twice, series_colour(1), "--")]
+    lines += [("|g|² for |G|²", capped, series_colour(2), "--")]
+    for name, y, colour, style in lines:
+        axes.axhline(y, color=colour, linestyle=style)
+        offset = 9 if y > true else -9
+        label_line(axes, right, y, name, colour, xytext=(0, offset), ha="right")
+    axes.set(xlim=(-0.5, right), ylim=(true / 12, 1.1 * top))
     axes.set_xticks(range(len(found)), [str(n) for n in found])
-    axes.set(xlabel="pairs of norms", ylabel="noise scale (samples)")
+    tens = [10**k for k in range(8) if true / 12 < 10**k < top / 2]
+    axes.set_yticks([*tens, top], [f"{ten:g}" for ten in tens] + ["none"])
+    axes.set(xlabel="windows", ylabel="noise scale (samples)")
     return figure
