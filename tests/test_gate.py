@@ -320,6 +320,14 @@ def no_state(state, model, optimizer, scheduler):
     model.module.load_state_dict(state)
 
 
+def step_that_tells_float32(model, optimizer, micro_batches):
+    parts = [F.cross_entropy(model(inputs), labels) for inputs, labels in micro_batches]
+    loss = torch.stack(parts).detach().mean()
+    dist.all_reduce(loss)
+    step_by_hand()(model, optimizer, micro_batches)
+    return (loss / dist.get_world_size()).float()
+
+
 class Summed(DataParallelNaive):
     def average_gradients(self):
         super().average_gradients()
@@ -381,6 +389,10 @@ WRONG = {
     "a factor of no known cause": (
         "all gradients: 1.25 times the right ones, a factor of no known cause",
         HAND | {"train_step": step_by_hand(scale=1.25)},
+    ),
+    "a loss told in float32": (
+        "the loss told: right to float32, so it is not kept in float64 all the way",
+        HAND | {"train_step": step_that_tells_float32},
     ),
     "no gradient left": (
         "no gradient is left when the optimizer steps: zero_grad after backward?",
