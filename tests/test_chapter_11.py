@@ -2,17 +2,20 @@
 
 import copy
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.utils.checkpoint import checkpoint
 
 from helpers import launch
 from helpers.data_parallel import DistributedDataParallel as OurDDP
 from helpers.process_group import process_group
+from helpers.traffic import count_traffic
 
 CLASSES = {"ours": OurDDP, "torch": TorchDDP}
 
@@ -84,15 +87,37 @@ def two_forwards(wrap, rank):
 
 
 def frozen_late(wrap, rank):
-    """The gradient of the other layer in each iteration, until one raises."""
+    """The gradient of the other layer in each iteration; last the error, where one raises."""
     net, found = linear(3, 3, 1), []
     model = wrap(net)
     for iteration in range(3):
         net[0].requires_grad_(iteration == 0)
         model.zero_grad()
-        model(inputs(rank)).sum().backward()
+        try:
+            model(inputs(rank)).sum().backward()
+        except RuntimeError as error:
+            return [*found, str(error)]
         found.append(net[1].weight.grad.clone())
     return found
+
+
+def broadcasts(wrap, rank):
+    """How many messages each of several forwards sends for the two kinds of buffers."""
+    model, found = wrap(nn.BatchNorm1d(3).double()), []
+    window = [model.no_sync, model.no_sync, nullcontext]
+    for context in (nullcontext, *window, nullcontext, torch.no_grad, torch.no_grad, nullcontext):
+        with count_traffic() as traffic, context():
+            model(inputs(rank))
+        found.append(traffic.collectives["broadcast"])
+    return found
+
+
+def large_in_float16(wrap, rank):
+    """The mean of 100 000 and 0, of which the first is more than float16 holds."""
+    model = wrap(nn.Linear(1, 1, bias=False))
+    model.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
+    model(torch.full((1, 1), 1e5 * (1 - rank))).sum().backward()
+    return model.module.weight.grad.item()
 
 
 class Twice(nn.Module):
@@ -165,7 +190,8 @@ def aside(wrap, rank):
 
 CASES = (
     plain, tied, one_row, channels_last, divided_in_place, two_forwards, frozen_late, reentrant,
-    reentrant_and_find, validation_on_rank_0, keys, sync_batch_norm, thawed, aside,
+    reentrant_and_find, validation_on_rank_0, keys, sync_batch_norm, thawed, aside, broadcasts,
+    large_in_float16,
 )  # fmt: skip
 
 
@@ -214,7 +240,21 @@ def test_torch_leaves_gradients_unreduced_where_ours_averages(found, case):
 def test_a_layer_frozen_late_is_followed_by_ours_and_refused_by_torch(found):
     for here, there in zip(*found["ours", "frozen_late"], strict=True):
         assert torch.equal(here, there)
-    assert all("Expected to have finished" in x for x in found["torch", "frozen_late"])
+    first, parted, error = zip(*found["torch", "frozen_late"], strict=True)
+    assert torch.equal(*first)
+    assert not torch.allclose(*parted)  # one iteration passes, unreduced
+    assert all("Expected to have finished" in text for text in error)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_buffers_are_broadcast_unless_the_forward_before_synchronised_nothing(found, name):
+    window, evaluation = [2, 0, 0], [2, 0]
+    assert found[name, "broadcasts"] == [[2, *window, 2, *evaluation, 0]] * 2
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_torchs_hook_casts_before_it_divides(found, name):
+    assert found[name, "large_in_float16"] == [float("inf")] * 2
 
 
 def test_a_reentrant_checkpoint_of_a_shared_layer(found):

@@ -22,6 +22,7 @@ from helpers.compare.setup import Training
 from helpers.compare.trainer import Trainer, reference
 from helpers.data_parallel import DataParallelNaive, DistributedDataParallel
 from helpers.gate import main
+from helpers.gate.examples import path_of
 from helpers.gate.script import OPTIONAL, REQUIRED
 from helpers.process_group import Ranks
 
@@ -235,7 +236,7 @@ def test_a_right_set_up_is_also_stopped_and_resumed_on_other_ranks():
         assert resumed == [None, 1, None, 2, 1]
 
 
-# causes, each with its fault; others are in test_compare.py and test_gate_scripts.py
+# causes, each with its fault; others are in test_compare.py and test_gate_examples.py
 
 
 class Chance(nn.Module):
@@ -514,7 +515,7 @@ def gradient_of(what: Training, num_slices: int) -> torch.Tensor:
 
 # the command
 
-PLAIN = Path(__file__).parent / "gate_scripts" / "plain_loop.py"
+PLAIN = path_of("plain_loop")
 SUM = "        parameter.grad /= dist.get_world_size()\n"
 
 

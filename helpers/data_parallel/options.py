@@ -46,7 +46,7 @@ def plan_of(cap_mb: float | None, caps_bytes: Sequence[int]) -> Plan:
 
 
 def buffers_to_sync(broadcast: bool | None, forward_sync: bool | None) -> tuple[bool, bool]:
-    """Return whether buffers are broadcast before each forward, and at the start."""
+    """Return whether buffers are broadcast before forwards, and at the start."""
     if broadcast is not None:
         warnings.warn(
             "`broadcast_buffers` is deprecated, as in torch: pass `forward_sync_buffers`, which "

@@ -1,4 +1,4 @@
-"""Parameters and buffers that all ranks share: alike at the start, buffers before each forward."""
+"""Parameters and buffers that all ranks share: alike at the start, buffers in each step."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

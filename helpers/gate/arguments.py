@@ -22,7 +22,8 @@ exit code: 0 all the same, 1 something differs, 2 it could not be judged
 examples:
   python -m helpers.gate my_training.py
   python -m helpers.gate my_training.py --micro-batches 1,2,4 --ranks 1,2,4 --json gate.json
-  python -m helpers.gate my_training.py --dtype float32 --slices 8"""
+  python -m helpers.gate my_training.py --dtype float32 --slices 8
+  python -m helpers.gate.examples plain_loop my_training.py    writes a script to start from"""
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,15 @@ from helpers.compare.same_training import Outcome
 _WIDTH = 46
 _VERDICTS = {True: "same", False: "DIFFERS", None: "not tried"}
 
-HEAD = f"{'':{_WIDTH}}  {'verdict':9}  largest error  first at"
+#: The verdict comes first: a phone shows the beginning of a line.
+HEAD = f"{'verdict':9}  {'error':>7}  {'of':{_WIDTH}}  first at"
 
 
 def row(outcome: Outcome) -> str:
-    """Return one variant's line: verdict, largest error as a part of a norm, first place. Local."""
+    """Return one variant's line: verdict, largest error, the variant, where it begins. Local."""
     verdict = _VERDICTS[outcome.is_same]
     error = "" if outcome.is_same is None else f"{outcome.error:.1e}"
-    return f"{outcome.variant!s:{_WIDTH}}  {verdict:9}  {error:>13}  {_place(outcome)}".rstrip()
+    return f"{verdict:9}  {error:>7}  {outcome.variant!s:{_WIDTH}}  {_place(outcome)}".rstrip()
 
 
 def _place(outcome: Outcome) -> str:

@@ -1,18 +1,19 @@
 """Faults of the three training scripts here, each as a change of a line or two.
 
-    python tests/gate_scripts/faults.py            the list, and what the gate says of each
-    python tests/gate_scripts/faults.py 3 FILE     writes the script with fault 3 into FILE
-
 The scripts themselves are right. What is said is a part of the gate's likely cause, with
-3 micro-batches on 2 ranks; tests/test_gate_scripts.py asserts it.
+3 micro-batches on 2 ranks; tests/test_gate_examples.py asserts it.
 """
 
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("plain_loop", "torch_ddp", "language_model")
+
+
+def path_of(script: str) -> Path:
+    """Return the file of one of `SCRIPTS`. Local."""
+    return FOLDER / f"{script}.py"
 
 
 class Fault(NamedTuple):
@@ -24,8 +25,8 @@ class Fault(NamedTuple):
     says: str
 
     def text(self) -> str:
-        """Return the script with the fault. ValueError: a right text is not there once."""
-        text = (FOLDER / f"{self.script}.py").read_text()
+        """Return the script with the fault. ValueError: a right text is not there once. Local."""
+        text = path_of(self.script).read_text()
         for right, wrong in self.changes:
             if text.count(right) != 1:
                 raise ValueError(f"{self.script}: {right!r} {text.count(right)} times, expected 1")
@@ -174,15 +175,3 @@ FAULTS = [
         "after loading the optimizer's state.0.",
     ),
 ]
-
-
-def main(words: list[str]) -> None:
-    if words:
-        Path(words[1]).write_text(FAULTS[int(words[0])].text())
-        return
-    for index, fault in enumerate(FAULTS):
-        print(f"{index:2}  {fault.script}: {fault.name}\n      {fault.says}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
