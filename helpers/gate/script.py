@@ -35,7 +35,7 @@ A window is a rank's micro-batches of one step. Dropout and BatchNorm differ by 
 batch is split: where make_model returns model.eval(), the rest is compared. What train_step adds
 up in float32, such as torch.zeros(()), is 1e-8 off in float64. The gate deals out the samples, so
 it sees nothing of your loader (set_epoch, shuffling), nor messages, nor time. For those, and for
-a difference whose cause it cannot name, ask the book's page "The bug museum".
+a difference whose cause it cannot name, ask the book's pages "Your own script", "The bug museum".
 """
 
 import dataclasses
