@@ -188,13 +188,14 @@ def exchanged(num_bytes: int) -> list[int]:
     """Both ends of a connection send so many bytes, then receive as many."""
 
     def one_end(end):
-        with end:
-            end.settimeout(0.2)
-            end.sendall(bytes(num_bytes))
-            return len(end.recv(num_bytes, socket.MSG_WAITALL))
+        end.settimeout(0.2)
+        end.sendall(bytes(num_bytes))
+        return len(end.recv(num_bytes, socket.MSG_WAITALL))
 
-    with ThreadPoolExecutor() as threads:
-        return list(threads.map(one_end, socket.socketpair()))
+    one, other = socket.socketpair()
+    # Both stay open until both have ended: one that closes first would break the other's pipe.
+    with one, other, ThreadPoolExecutor() as threads:
+        return list(threads.map(one_end, (one, other)))
 
 
 def test_where_everyone_sends_first_small_messages_pass_and_large_ones_stand_still():

@@ -21,7 +21,7 @@ from helpers.compare.same_training import Outcome, Plan, same_training
 from helpers.compare.setup import Training
 from helpers.compare.trainer import Trainer, reference
 from helpers.data_parallel import DataParallelNaive, DistributedDataParallel
-from helpers.gate import main
+from helpers.gate import main, table
 from helpers.gate.examples import path_of
 from helpers.gate.script import OPTIONAL, REQUIRED
 from helpers.process_group import Ranks
@@ -321,6 +321,14 @@ def no_state(state, model, optimizer, scheduler):
     model.module.load_state_dict(state)
 
 
+def step_that_tells_float32(model, optimizer, micro_batches):
+    parts = [F.cross_entropy(model(inputs), labels) for inputs, labels in micro_batches]
+    loss = torch.stack(parts).detach().mean()
+    dist.all_reduce(loss)
+    step_by_hand()(model, optimizer, micro_batches)
+    return (loss / dist.get_world_size()).float()
+
+
 class Summed(DataParallelNaive):
     def average_gradients(self):
         super().average_gradients()
@@ -382,6 +390,10 @@ WRONG = {
     "a factor of no known cause": (
         "all gradients: 1.25 times the right ones, a factor of no known cause",
         HAND | {"train_step": step_by_hand(scale=1.25)},
+    ),
+    "a loss told in float32": (
+        "the loss told: right to float32, so it is not kept in float64 all the way",
+        HAND | {"train_step": step_that_tells_float32},
     ),
     "no gradient left": (
         "no gradient is left when the optimizer steps: zero_grad after backward?",
@@ -593,6 +605,16 @@ def test_the_commands_words_are_checked(capsys, words, message):
     assert message in capsys.readouterr().err
 
 
+def test_where_causes_differ_each_is_told_with_its_first_line():
+    found = next(outcome for outcome in outcomes()["summed"] if outcome.is_same is False)
+    each = [found._replace(cause=cause) for cause in ("a", "b", "b")]
+    each[1] = each[1]._replace(variant=found.variant._replace(num_ranks=7))
+    *_, first, second = table.summary(each).splitlines()
+    assert first == f"likely cause (1 of 3, first at {found.variant}): a"
+    assert second == f"likely cause (2 of 3, first at {each[1].variant}): b"
+    assert table.summary(each[1:]).endswith("\nlikely cause (2 of 2): b")
+
+
 def test_help_names_every_function_of_a_script(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
@@ -600,4 +622,5 @@ def test_help_names_every_function_of_a_script(capsys):
     said = capsys.readouterr().out
     assert all(f"  {name}(" in said or f", {name}(" in said for name in (*REQUIRED, *OPTIONAL))
     assert "same_start = True" in said
+    assert "it sees nothing of your loader" in said
     assert max(map(len, said.splitlines())) <= 100

@@ -207,6 +207,18 @@ def test_launches_that_overlap_leave_no_trace():
     assert not any(logger.disabled for logger in loggers)
 
 
+def test_a_launch_writes_nothing_into_a_log(caplog):
+    import logging
+
+    events = logging.getLogger("torchelastic-events-null")
+    events.addHandler(caplog.handler)
+    try:
+        run("sum.py")
+    finally:
+        events.removeHandler(caplog.handler)
+    assert not caplog.records
+
+
 def test_bad_arguments_are_refused():
     for env in ({"X": None}, {"X": 3}, {"PYTHONHASHSEED": "0"}, {"OMP_NUM_THREADS": "none"}):
         with pytest.raises(ValueError, match=next(iter(env))):

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from helpers.compare.fit import Fit
@@ -14,6 +15,8 @@ from helpers.compare.trainer import Calls
 from helpers.process_group import Ranks
 
 UNKNOWN = "no known cause fits"
+#: What a few roundings to float32 leave, as a part of the number.
+FLOAT32 = 2**-21
 
 
 class Trial(NamedTuple):
@@ -150,6 +153,9 @@ def _loss(trial: Trial, parts: Parts, names: list[str]) -> Iterator[str]:
     if note.tensors is None or not trial.differs("loss"):
         return
     found = note.tensors[""].reshape(1).cpu()
+    right = find(trial.expected, trial.step, "loss").tensors[""].item()
+    if trial.training.dtype == torch.float64 and _near(found.item(), right, FLOAT32):
+        yield "the loss told: right to float32, so it is not kept in float64 all the way"
     fit = Fit(parts.losses[:, None], found, parts.window, max(1e-9, trial.allowed["loss"]))
     also = "" if trial.differs("gradient") else ", while the gradients agree"
     yield from (f"the loss told: {words}{also}" for words in fit.weighed())

@@ -66,10 +66,12 @@ def assert_same_training(
 
     Raises ValueError for another dtype, numbers of steps, ranks or micro-batches below 1 or none
     of them, too few batches, fewer samples than parts, or a loss of the reference that is not
-    finite; RankFailed where a rank fails, as one does on complex parameters or buffers. A rank
-    that is missing from a collective costs 30 s; a launch ends after `timeout_s`. Chapter 05
-    builds what it checks.
+    finite; TypeError for a model in place of make_model or a function in that of batches;
+    RankFailed where a rank fails, as one does on complex parameters or buffers. A rank that is
+    missing from a collective costs 30 s; a launch ends after `timeout_s`. Chapter 05 builds what
+    it checks.
     """
+    _check_kinds(make_model, batches)
     first = first_batches(batches, steps)
     training = Training(
         *(make_model, make_optimizer, loss_sum, first, count, dtype, wrap, make_scheduler),
@@ -93,3 +95,13 @@ def _green(outcome: Outcome) -> float:
     if outcome.is_same is False:
         raise AssertionError(str(outcome))
     return outcome.error
+
+
+def _check_kinds(make_model: Any, batches: Any) -> None:
+    """A model can be called as well, and the gate's script has a function that gives batches."""
+    if isinstance(make_model, nn.Module) or not callable(make_model):
+        found = type(make_model).__name__
+        raise TypeError(f"make_model: found a {found}, expected a function that makes the model")
+    if not isinstance(batches, Iterable):
+        found = type(batches).__name__
+        raise TypeError(f"batches: found a {found}, expected batches, such as a list of them")

@@ -15,7 +15,8 @@ from helpers.process_group import Ranks, process_group
 
 TIMEOUT_S = 30.0
 NOT_ALL_CAME_BACK = (
-    "the same split agrees without the stop: something that it needs is not saved, or not loaded"
+    "the same split agrees without the stop: something that it needs is not saved, or not loaded "
+    "(under dropout that is the state of the random numbers too)"
 )
 
 

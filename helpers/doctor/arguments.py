@@ -11,7 +11,10 @@ limits, network, torch, drivers, GPUs and their links; sums some numbers over ra
 backend, under a limit of time, and checks them; says what the book will run here, and for how
 long. Starts its ranks itself, sends nothing anywhere, and prints no host's or user's name."""
 
-_EXIT = "exit code: 0 nothing is bad (warnings are allowed), 1 something is, 2 wrong words here"
+_EXIT = """\
+ok asks for nothing; warn may trouble some runs, bad will; -> says what to do about it
+
+exit code: 0 nothing is bad (warnings are allowed), 1 something is, 2 wrong words here"""
 
 
 @dataclass(frozen=True)

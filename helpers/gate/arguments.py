@@ -10,8 +10,9 @@ from . import script
 
 _DESCRIPTION = """\
 Trains a few steps of your script in one process on whole batches, then split over micro-batches
-and ranks, then stopped and resumed, and compares loss, gradients, parameters, buffers and
-learning rates after each step on each rank. It starts the ranks itself, on this machine.
+and ranks, then stopped and resumed (not tried where that split differs already), and compares
+loss, gradients, parameters, buffers and learning rates after each step on each rank. It starts
+the ranks itself, on this machine.
 
 """
 

@@ -30,6 +30,12 @@ The rest may be left out:
                                      rank calls both, what rank 0 saves is loaded
   same_start = True                  make_model draws the same numbers on every rank, and wrap
                                      copies none (fully_shard); else ranks start apart, on purpose
+
+A window is a rank's micro-batches of one step. Dropout and BatchNorm differ by nature once a
+batch is split: where make_model returns model.eval(), the rest is compared. What train_step adds
+up in float32, such as torch.zeros(()), is 1e-8 off in float64. The gate deals out the samples, so
+it sees nothing of your loader (set_epoch, shuffling), nor messages, nor time. For those, and for
+a difference whose cause it cannot name, ask the book's pages "Your own script", "The bug museum".
 """
 
 import dataclasses

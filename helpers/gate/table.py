@@ -35,8 +35,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         return "\n".join(lines)
     lines += [f"DIFFERS: {len(differing)} of {len(tried)}; the first:", f"  {differing[0].told}"]
     for cause in dict.fromkeys(outcome.cause for outcome in differing):
-        number = sum(outcome.cause == cause for outcome in differing)
-        lines.append(f"likely cause ({number} of {len(differing)}): {cause}")
+        of = [outcome.variant for outcome in differing if outcome.cause == cause]
+        where = "" if len(of) == len(differing) else f", first at {of[0]}"
+        lines.append(f"likely cause ({len(of)} of {len(differing)}{where}): {cause}")
     return "\n".join(lines)
 
 

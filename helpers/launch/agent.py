@@ -29,6 +29,7 @@ _AGENT_LOGGERS = (
     "torch.distributed.launcher",
     "torch.multiprocessing",
 )
+_EVENTS_LOGGER = "torchelastic-events-null"  # made at its first line, so it may not be there yet
 
 
 def run_ranks(
@@ -89,6 +90,7 @@ def _agent_leaves_no_trace() -> Iterator[None]:
     with _traces_lock:
         if _traces["launches"] == 0:
             names = [n for n in logging.Logger.manager.loggerDict if n.startswith(_AGENT_LOGGERS)]
+            names.append(_EVENTS_LOGGER)
             _traces["disabled"] = {name: logging.getLogger(name).disabled for name in names}
             _traces["variable"] = os.environ.get(_SIGNALS_VARIABLE)
             for name in names:
