@@ -196,7 +196,7 @@ def test_a_data_loaders_workers_start_as_in_a_script_of_its_own():
 def test_launches_that_overlap_leave_no_trace():
     import logging
 
-    import torch.distributed.launcher.api  # noqa: F401: its loggers, if no launch made them
+    import torch.distributed.launcher.api  # noqa: F401, for its loggers
 
     loggers = [logging.getLogger(n) for n in logging.Logger.manager.loggerDict if "elastic" in n]
     threads = [threading.Thread(target=run, args=("sum.py",)) for _ in range(2)]
