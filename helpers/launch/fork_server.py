@@ -4,6 +4,7 @@ It starts as a fresh interpreter, so it never holds the caller's threads or CUDA
 it imports no helper but the launcher: an edited helper is seen by the next launch.
 """
 
+import atexit
 import contextlib
 import ctypes
 import queue
@@ -15,15 +16,18 @@ from concurrent.futures import Future
 from multiprocessing import forkserver, spawn
 
 PRELOAD = [
+    "helpers.launch.fork_server_main",  # first: ties the server's life to ours before torch loads
     "torch",
     "torch.distributed",
     "torch.distributed.elastic.multiprocessing.api",
     "cloudpickle",
-    "helpers.launch.fork_server_main",
 ]
 
 _asked: "queue.SimpleQueue[Future]" = queue.SimpleQueue()
 _keeper = threading.Thread()  # not started: `prepare` starts the first one that is
+_starting = threading.Lock()  # held while a keeper starts a fork server
+_is_ending = False  # this process
+EXIT_LIMIT_S = 5.0
 
 
 def prepare() -> None:
@@ -61,10 +65,23 @@ def _start_keeper() -> None:
 def _keep() -> None:
     while True:
         done = _asked.get()
-        try:
-            done.set_result(forkserver.ensure_running())
-        except BaseException as error:
-            done.set_exception(error)
+        with _starting:
+            try:
+                if _is_ending:
+                    raise RuntimeError("found a process that ends; expected one that goes on")
+                done.set_result(forkserver.ensure_running())
+            except BaseException as error:
+                done.set_exception(error)
+
+
+@atexit.register
+def _start_no_more() -> None:
+    """See a start to its end, and begin none, before multiprocessing puts its files away."""
+    global _is_ending
+    has_lock = _starting.acquire(timeout=EXIT_LIMIT_S)
+    _is_ending = True
+    if has_lock:
+        _starting.release()
 
 
 def die_with_parent() -> None:
