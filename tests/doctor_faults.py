@@ -83,6 +83,10 @@ def fail() -> None:
     raise KeyError("unheard of")
 
 
+def fail_to_start() -> None:
+    raise RuntimeError("can't start new thread")
+
+
 #: Over PCIe, across a bridge of the host.
 PCIE = replace(NVIDIA, links=(("PHB", 1),))
 
@@ -123,10 +127,13 @@ FAULTS: dict[str, Rows] = {
     "core_quota": of_host(quota_cpus=1.5),
     "omp_no_number": of_host(environment={"OMP_NUM_THREADS": "all"}),
     "omp_too_many": of_host(environment={"OMP_NUM_THREADS": "3"}),
+    "few_files": of_host(open_files=64),
     "torchrun_variables": of_host(environment={"RANK": "0"}),
     "little_memory": of_memory(available_bytes=GIB),
     "memory_limit": of_memory(limit_bytes=2 * GIB, limit_used_bytes=GIB),
     "shm": of_memory(shm_bytes=64 * MIB, shm_free_bytes=64 * MIB),
+    "shm_closed": of_memory(is_shm_writable=False),
+    "no_temporary": of_memory(temporary_trouble="No space left on device"),
     "memlock": of_memory(2, has_infiniband=True),
     "host_name": of_network(addresses=(), name_trouble="does not resolve"),
     "loopback": of_network(loopback_trouble="sockets cannot meet"),
@@ -156,6 +163,7 @@ FAULTS: dict[str, Rows] = {
     "all_reduce_failed": of_sum(trouble="rank 1: RuntimeError: ..."),
     "no_answer": check_that(threading.Event().wait, 0.05),
     "check_failed": check_that(fail, 5.0),
+    "no_threads": check_that(fail_to_start, 5.0),
     "no_book": lambda: book.rows([], 0, 0.2),
 }
 
@@ -164,5 +172,5 @@ BAD_FAULTS = {
     *("windows", "old_python", "omp_no_number", "loopback", "gloo_interface", "nccl_interface"),
     *("no_torch", "no_distributed", "driver_old", "gpus_silent", "visible_twice", "nccl_debug"),
     *("p2p_off", "nccl_interfaces", "gloo_interfaces", "busy", "wrong_sum", "all_reduce_failed"),
-    *("no_answer", "check_failed"),
+    *("no_answer", "check_failed", "shm_closed", "no_temporary", "no_threads"),
 }

@@ -1,6 +1,7 @@
 """The command's words, and what each of them may be."""
 
 import argparse
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ limits, network, torch, drivers, GPUs and their links; sums some numbers over ra
 backend, under a limit of time, and checks them; says what the book will run here, and for how
 long. Starts its ranks itself, sends nothing anywhere, and prints no host's or user's name."""
 
-_EXIT = "exit code: 0 nothing is bad (warnings are allowed), 1 something is, 2 wrong words here"
+_EXIT = """\
+exit code: 0 nothing is bad (warnings are allowed), 1 something is, 2 wrong words here,
+3 what it says cannot be written, 130 it was stopped (Ctrl-C, or SIGTERM)"""
 
 
 @dataclass(frozen=True)
@@ -61,4 +64,6 @@ def _file(text: str) -> Path | str:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected - or a name with .json")
     if not found.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {str(found.parent)!r} to write into")
+    if found.is_dir() or not os.access(found.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"no file can be written as {text!r}")
     return found

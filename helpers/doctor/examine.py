@@ -6,7 +6,7 @@ from typing import Any
 
 from . import all_reduce, book, gpus, host, memory, network, nvidia, torch_build
 from .arguments import Command
-from .ask import NoAnswer, within
+from .ask import NoAnswer, one_line, within
 from .row import BAD, Row
 
 #: For files, sockets and programs that have their own, shorter limits; importing torch from a
@@ -71,5 +71,6 @@ def _look(
     except NoAnswer as late:
         return None, [Row(topic, "this check", str(late), BAD, ("no_answer",))]
     except Exception as error:  # a doctor that falls over what it looks at helps nobody
-        words = f"{type(error).__name__}: {error}"
-        return None, [Row(topic, "this check", words, BAD, ("check_failed",))]
+        words = one_line(f"{type(error).__name__}: {error}")
+        advice = "no_threads" if "can't start new thread" in words else "check_failed"
+        return None, [Row(topic, "this check", words, BAD, (advice,))]

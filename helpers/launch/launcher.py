@@ -185,6 +185,6 @@ def _make_job(
 
 def _num_threads(setting: str) -> int:
     first = setting.split(",")[0].strip()  # one number for each level of nesting
-    if not first.isdecimal() or int(first) < 1:
+    if not (first.isascii() and first.isdecimal()) or int(first) < 1:
         raise ValueError(f"OMP_NUM_THREADS is {setting!r}; expected a number of threads")
     return int(first)
