@@ -125,7 +125,7 @@ FAULTS: dict[str, Rows] = {
     "old_python": of_host(python=(3, 10, 4)),
     "one_core": of_host(num_cores=1, environment={}),
     "core_quota": of_host(quota_cpus=1.5),
-    "omp_no_number": of_host(environment={"OMP_NUM_THREADS": "all"}),
+    "omp_no_number": of_host(environment={"OMP_NUM_THREADS": "\u0663"}),  # a 3, but not for C
     "omp_too_many": of_host(environment={"OMP_NUM_THREADS": "3"}),
     "few_files": of_host(open_files=64),
     "torchrun_variables": of_host(environment={"RANK": "0"}),

@@ -21,6 +21,7 @@ from helpers.doctor import (
     ask,
     book,
     cgroup,
+    command,
     examine,
     gpu_child,
     gpus,
@@ -116,6 +117,24 @@ def test_a_program_is_asked_for_so_long_and_not_longer():
     assert ask.said_by(["sleep", "60"], 0.1).trouble == "no answer from sleep within 0.1 s"
 
 
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        ("yes", Answer(trouble=f"sh says more than {ask.MOST_BYTES} bytes")),
+        ("sleep 60 & echo done", Answer("done")),  # a child that holds the pipe is not waited for
+        ("trap '' TERM; sleep 60; true", Answer(trouble="no answer from sh within 0.5 s")),
+        (r"printf '\377 \033[1mno\n' >&2; exit 9", Answer(trouble="\ufffd [1mno")),
+    ],
+)
+def test_a_program_s_flood_and_its_children_end_with_it(script, answer, tmp_path):
+    words = ["sh", "-c", f"echo $$ > {tmp_path}/group; {script}"]
+    assert ask.said_by(words, 5.0 if "trap" not in script else 0.5) == answer
+    group = (tmp_path / "group").read_text().strip()
+    listed = subprocess.check_output(["ps", "-A", "-o", "pgid=,stat="], text=True)
+    members = [state for number, state in map(str.split, listed.splitlines()) if number == group]
+    assert all("Z" in state for state in members)  # ended, and soon taken away
+
+
 def test_a_function_s_answer_and_its_error_come_back():
     assert ask.within(5.0, sum, [1, 2]) == 3
     with pytest.raises(ZeroDivisionError):
@@ -170,6 +189,15 @@ def test_a_container_s_limits_are_read_in_both_versions(tmp_path, files, own, li
 
 def test_the_variables_are_those_of_the_process_group():
     assert host.TORCHRUN_VARIABLES == TORCHRUN_VARIABLES
+
+
+def test_a_temporary_folder_that_takes_nothing_is_bad(monkeypatch):
+    def fail(**options):
+        raise OSError(30, "Read-only file system")
+
+    assert memory.read().temporary_trouble == ""
+    monkeypatch.setattr(memory.tempfile, "TemporaryFile", fail)
+    assert memory.read().temporary_trouble == "Read-only file system"
 
 
 def test_a_shared_memory_that_is_absent_or_full_is_bad(tmp_path):
@@ -257,6 +285,19 @@ def test_a_driver_that_does_not_answer_is_told_from_none(tmp_path):
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
     found = nvidia.read(lambda *_: absent, str(tmp_path))
     assert (found.driver, found.trouble) == ("570.86.15", absent.trouble)
+
+
+@pytest.mark.parametrize(
+    ("said", "trouble"),
+    [
+        ("%%%% , !!!\n,,,\nwhat, ever", "nvidia-smi makes no sense"),
+        ("\ufffd\ufffd, NVIDIA", "nvidia-smi makes no sense"),
+        ("", "nvidia-smi makes no sense"),
+        ("No devices were found", "No devices were found"),
+    ],
+)
+def test_nonsense_is_no_driver(said, trouble, tmp_path):
+    assert nvidia.read(lambda *_: Answer(said), str(tmp_path)) == nvidia.Nvidia(trouble=trouble)
 
 
 @pytest.mark.parametrize(
@@ -410,9 +451,15 @@ def test_what_will_run_follows_the_machine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [["--ranks", "0"], ["--ranks", "two"], ["--port", "70000"], ["--json", "x.txt"], ["x"]]
+    "words",
+    [
+        *(["--ranks", "0"], ["--ranks", "two"], ["--port", "70000"], ["--json", "x.txt"], ["x"]),
+        ["--json", "folder.json"],
+    ],
 )
-def test_wrong_words_are_refused_with_2(words, capsys):
+def test_wrong_words_are_refused_with_2(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.json").mkdir()
     with pytest.raises(SystemExit) as left:
         parse(words)
     assert left.value.code == 2
@@ -481,16 +528,55 @@ def test_without_loopback_no_rank_is_started(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("where", "error", "said"),
+    [
+        (
+            "stdout",
+            OSError(28, "No space left on device"),
+            "doctor: cannot write: No space left on device\n",
+        ),
+        (
+            "json",
+            OSError(30, "Read-only file system"),
+            "doctor: cannot write: Read-only file system\n",
+        ),
+        ("stdout", BrokenPipeError(32, "Broken pipe"), ""),
+    ],
+)
+def test_what_cannot_be_written_ends_it_with_3(where, error, said, monkeypatch, capfd, tmp_path):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(command, "examine", lambda _: [[Row("a", "b", "c")]])
+    monkeypatch.setattr(command, "block" if where == "stdout" else "write_json", fail)
+    assert doctor.main(["--json", str(tmp_path / "x.json")]) == 3
+    assert capfd.readouterr().err == said
+
+
+def test_closed_streams_are_no_sockets():
+    """Without stdin, stdout and stderr, the next things to be opened would get their numbers."""
+    code = (
+        "import os, sys; os.closerange(0, 3); sys.stdout = None\n"
+        "from helpers.doctor.__main__ import open_streams; open_streams()\n"
+        "print('to nowhere'); is_kept = os.get_inheritable(1)\n"
+        "sys.exit(os.open(os.devnull, os.O_RDONLY) + 10 * is_kept)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False)
+    assert done.returncode >= 13
+
+
+@pytest.mark.parametrize(
     ("stop", "topic"),
     [(signal.SIGINT, "network"), (signal.SIGTERM, "GPUs")],  # then torch loads; ranks start
 )
-def test_a_stop_ends_it_with_one_line(stop, topic):
-    with subprocess.Popen(
-        COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
+def test_a_stop_ends_it_with_one_line(stop, topic, tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(COMMAND, **pipes, cwd=ROOT, env=environment) as process:
         said = ""
         while not said.startswith(topic):
             said = process.stdout.readline()
         process.send_signal(stop)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "doctor: stopped\n")
+    assert list(tmp_path.iterdir()) == []

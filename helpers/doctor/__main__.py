@@ -16,7 +16,7 @@ def open_streams() -> None:
         except OSError:
             nothing = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
             os.set_inheritable(nothing, True)  # ranks print, too
-            setattr(sys, name, open(nothing, "w" if number else "r"))
+            setattr(sys, name, os.fdopen(nothing, "w" if number else "r"))
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a message may not fit a narrow locale
 

@@ -5,6 +5,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -107,7 +108,16 @@ def _launch(
             folder.mkdir(mode=0o700)
             return _launch_in(folder, work, nproc_per_node, timeout_s, env, write, home)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """On a thread, which a second interrupt does not reach; the process waits for its end."""
+    removing = threading.Thread(
+        target=shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}
+    )
+    removing.start()
+    removing.join()
 
 
 def _launch_in(
