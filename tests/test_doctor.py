@@ -1,6 +1,7 @@
 """The doctor: every line of its advice for an injected fault, none without, and never a hang."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -229,13 +230,24 @@ def test_a_name_that_does_not_resolve_and_a_resolver_that_hangs(monkeypatch):
     assert name_row(lambda name: ["fe80::1%eth0", "127.0.1.1"]).found == "resolves to loopback"
 
 
-def test_no_loopback_is_bad(monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EADDRNOTAVAIL, "loopback"), (errno.EADDRINUSE, "no_port")]
+)
+def test_no_loopback_is_bad_and_told_from_no_port(number, advice, monkeypatch):
     def refuse(*arguments, **options):
-        raise OSError(99, "Cannot assign requested address")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(socket, "create_server", refuse)
     row = network.rows(network.read(0, lambda name: ["127.0.0.1"]), 0)[1]
-    assert (row.verdict, row.advice) == (BAD, ("loopback",))
+    assert (row.verdict, row.advice) == (BAD, (advice,))
+
+
+def test_a_port_that_is_denied_is_not_taken(monkeypatch):
+    def deny(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", deny)
+    assert network._port_trouble(80) == "Permission denied"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ ADVICE = {
     " one rank of a larger job, and wait for the others or stop.",
     "few_files": "Raise it with ulimit -n 1024 (a container: --ulimit nofile=1024): connections of"
     " ranks are open files too, and fail with 'Too many open files'.",
+    "within_torchrun": "Start the doctor once, without torchrun: it starts its ranks itself.",
     # memory
     "little_memory": "Close what you can: a rank takes some 0.3 GB, and chapters start up to four."
     " A rank that ends with SIGKILL has met the system's memory killer.",
@@ -42,6 +43,10 @@ ADVICE = {
     " means that one, ^docker,lo all but those.",
     "port": "Another job holds the port, perhaps one that was left: end it, or start with"
     " torchrun --standalone, which takes a free one, or --master-port with another number.",
+    "port_denied": "Take one from 1024 on, with torchrun --master-port: the system keeps those"
+    " below for its own services.",
+    "no_port": "End what holds so many connections, or widen the system's range of ports to give"
+    " (Linux: sysctl net.ipv4.ip_local_port_range).",
     # torch and drivers
     "no_torch": "Run this with the book's Python (.venv/bin/python), or say make book first.",
     "torch_version": "The book is tested with the version in requirements.txt: say make book.",

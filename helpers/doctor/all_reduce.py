@@ -120,9 +120,9 @@ def row(done: AllReduce) -> Row:
     return Row(TOPIC, name, f"{words}; a launch {done.launch_s:.1f} s")
 
 
-def row_without_loopback() -> Row:
+def row_without_loopback(advice: tuple[str, ...]) -> Row:
     """The finding where ranks cannot meet; torch would try for the whole limit. Local."""
-    return Row(TOPIC, "all backends", "not tried: ranks meet over loopback", BAD, ("loopback",))
+    return Row(TOPIC, "all backends", "not tried: ranks meet over loopback", BAD, advice)
 
 
 def first_wrong(done: AllReduce) -> str:

@@ -31,8 +31,9 @@ def examine(command: Command) -> Iterator[list[Row]]:
     yield gpu_trouble or _rows(gpus.TOPIC, lambda: gpus.rows(seen, there, command.num_ranks))
     num_seen = len(seen.gpus) if seen else 0
     launch_s = None
-    if any("loopback" in row.advice for row in of_network):
-        yield [all_reduce.row_without_loopback()]
+    apart = [row for row in of_network if {"loopback", "no_port"} & set(row.advice)]
+    if apart:
+        yield [all_reduce.row_without_loopback(apart[0].advice)]
     elif torch and "gloo" in torch.backends:
         done = _all_reduces(command.num_ranks, num_seen if "nccl" in torch.backends else 0)
         launch_s = done[0].launch_s or None

@@ -108,6 +108,9 @@ def _threads(host: Host) -> Row:
 
 def _variables(host: Host) -> Row:
     left = [name for name in TORCHRUN_VARIABLES if host.environment.get(name)]
+    if left and "TORCHELASTIC_RUN_ID" in host.environment:
+        found = f"set by torchrun, which starts this {host.environment.get('WORLD_SIZE')} times"
+        return Row(TOPIC, "torchrun's variables", found, WARN, ("within_torchrun",))
     if left:
         found = f"{', '.join(left)} set outside torchrun"
         return Row(TOPIC, "torchrun's variables", found, WARN, ("torchrun_variables",))
