@@ -36,7 +36,7 @@ from helpers.doctor import (
 from helpers.doctor.advice import ADVICE
 from helpers.doctor.arguments import parse
 from helpers.doctor.ask import Answer
-from helpers.doctor.row import BAD, OK, WARN, Row, without_home
+from helpers.doctor.row import BAD, OK, WARN, Row, without_names
 from helpers.process_group import TORCHRUN_VARIABLES
 
 COMMAND = [sys.executable, "-B", "-m", "helpers.doctor"]
@@ -71,9 +71,25 @@ def test_without_a_fault_there_is_no_advice(name):
 def test_a_home_is_named_by_nobody(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     row = Row("a", "b", "no such file: /home/somebody/torch.so")
-    assert without_home(row).found == "no such file: ~/torch.so"
+    assert without_names(row).found == "no such file: ~/torch.so"
     monkeypatch.setenv("HOME", "/")
-    assert without_home(row) == row
+    assert without_names(row).found == "no such file: ~/torch.so"
+    row = Row("a", "b", "no such file: /srv/torch.so")
+    assert without_names(row) == row
+
+
+def test_a_host_is_named_by_nobody(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    row = Row("a", "b", "node7:29500 and node7.example, not node70 or my-node7")
+    found = "this host:29500 and this host.example, not node70 or my-node7"
+    assert without_names(row).found == found
+
+
+def test_what_moves_a_terminal_s_cursor_is_not_printed():
+    assert table.block([Row("a", "b", "\x1b[31mred\nline")]).splitlines()[1:] == [
+        "  ok    b  ?[31mred",
+        "          line",
+    ]
 
 
 def test_a_row_is_advised_where_it_is_not_ok_and_nowhere_else():

@@ -8,7 +8,7 @@ import time
 from .arguments import Command, parse
 from .examine import examine
 from .record import write_json
-from .row import Row, is_any_bad, without_home
+from .row import Row, is_any_bad, without_names
 from .table import block, summary
 
 
@@ -36,7 +36,7 @@ def _run(command: Command) -> int:
     start_s = time.perf_counter()
     rows: list[Row] = []
     is_quiet = command.json == "-"
-    for found in map(_without_homes, examine(command)):
+    for found in map(_without_names, examine(command)):
         rows += found
         if not is_quiet:
             print(block(found), end="\n\n", flush=True)
@@ -48,5 +48,5 @@ def _run(command: Command) -> int:
     return int(is_any_bad(rows))
 
 
-def _without_homes(rows: list[Row]) -> list[Row]:
-    return [without_home(row) for row in rows]
+def _without_names(rows: list[Row]) -> list[Row]:
+    return [without_names(row) for row in rows]

@@ -2,12 +2,13 @@
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from . import cgroup
-from .ask import limit_of
+from .ask import limit_of, one_line
 from .row import BAD, OK, WARN, Row
 
 TOPIC = "machine"
@@ -98,8 +99,8 @@ def _threads(host: Host) -> Row:
         each = max(1, host.num_cores // host.num_ranks)
         return Row(TOPIC, "OMP_NUM_THREADS", f"unset; the launcher gives {ranks} {each} each")
     first = setting.split(",")[0].strip()  # one number for each level of nesting
-    if not (first.isascii() and first.isdecimal()) or int(first) < 1:
-        return Row(TOPIC, "OMP_NUM_THREADS", repr(setting), BAD, ("omp_no_number",))
+    if not re.fullmatch("[0-9]{1,6}", first) or int(first) < 1:
+        return Row(TOPIC, "OMP_NUM_THREADS", one_line(repr(setting)), BAD, ("omp_no_number",))
     found = f"{first}, with {ranks} on {host.num_cores} cores"
     is_too_many = int(first) > 1 and int(first) * host.num_ranks > host.num_cores
     advice = ("omp_too_many",) if is_too_many else ()

@@ -1,11 +1,10 @@
 """`run` and `run_function`: a script or a function on several ranks of this host."""
 
 import os
+import re
 import secrets
-import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from helpers.launch.frames import code_home
 from helpers.launch.job import Job, RankFiles
 from helpers.launch.outcome import Run, failure, read_state
 from helpers.launch.output import Echo, last_text, rank_text, read_output, read_report, tagged
-from helpers.launch.termination import termination_waits
+from helpers.launch.termination import remove, termination_waits
 
 MAX_TIMEOUT_S = 1e6
 
@@ -108,16 +107,7 @@ def _launch(
             folder.mkdir(mode=0o700)
             return _launch_in(folder, work, nproc_per_node, timeout_s, env, write, home)
         finally:
-            _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    """On a thread, which a second interrupt does not reach; the process waits for its end."""
-    removing = threading.Thread(
-        target=shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}
-    )
-    removing.start()
-    removing.join()
+            remove(folder)
 
 
 def _launch_in(
@@ -195,6 +185,6 @@ def _make_job(
 
 def _num_threads(setting: str) -> int:
     first = setting.split(",")[0].strip()  # one number for each level of nesting
-    if not (first.isascii() and first.isdecimal()) or int(first) < 1:
+    if not re.fullmatch("[0-9]{1,6}", first) or int(first) < 1:
         raise ValueError(f"OMP_NUM_THREADS is {setting!r}; expected a number of threads")
     return int(first)

@@ -1,9 +1,11 @@
-"""SIGTERM while ranks are launched: what was begun is put away before the process ends."""
+"""A launch that is stopped midway: what was begun is put away before the process ends."""
 
 import contextlib
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 
 class Terminated(BaseException):
@@ -35,3 +37,10 @@ def termination_waits() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if received:
             signal.raise_signal(signal.SIGTERM)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder on a thread: a second interrupt does not reach it, and its end is awaited."""
+    removal = threading.Thread(target=shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True})
+    removal.start()
+    removal.join()
