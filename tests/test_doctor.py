@@ -152,6 +152,11 @@ def test_a_program_s_flood_and_its_children_end_with_it(script, answer, tmp_path
     assert all("Z" in state for state in members)  # ended, and soon taken away
 
 
+def test_what_is_quoted_is_one_line_and_not_long():
+    assert ask.one_line("a\tb\x00\n c") == "a b c"
+    assert ask.one_line(400 * "9") == ask.MOST_LETTERS * "9" + " ..."
+
+
 def test_a_function_s_answer_and_its_error_come_back():
     assert ask.within(5.0, sum, [1, 2]) == 3
     with pytest.raises(ZeroDivisionError):

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,8 +99,8 @@ def _answer(program: str, code: int, out: bytes, errors: bytes) -> Answer:
 
 def one_line(text: str) -> str:
     """The text as fit for a table: printable, and not long. Local."""
-    words = "".join(letter if letter.isprintable() else " " for letter in text).split()
-    return textwrap.shorten(" ".join(words), MOST_LETTERS, placeholder=" ...")
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]} ..."
 
 
 def _end(program: subprocess.Popen) -> None:
