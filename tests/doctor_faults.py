@@ -83,6 +83,10 @@ def fail() -> None:
     raise KeyError("unheard of")
 
 
+def fail_to_start() -> None:
+    raise RuntimeError("can't start new thread")
+
+
 #: Over PCIe, across a bridge of the host.
 PCIE = replace(NVIDIA, links=(("PHB", 1),))
 
@@ -121,18 +125,24 @@ FAULTS: dict[str, Rows] = {
     "old_python": of_host(python=(3, 10, 4)),
     "one_core": of_host(num_cores=1, environment={}),
     "core_quota": of_host(quota_cpus=1.5),
-    "omp_no_number": of_host(environment={"OMP_NUM_THREADS": "all"}),
+    "omp_no_number": of_host(environment={"OMP_NUM_THREADS": "\u0663"}),  # a 3, but not for C
     "omp_too_many": of_host(environment={"OMP_NUM_THREADS": "3"}),
+    "few_files": of_host(open_files=64),
     "torchrun_variables": of_host(environment={"RANK": "0"}),
+    "within_torchrun": of_host(environment={"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "1"}),
     "little_memory": of_memory(available_bytes=GIB),
     "memory_limit": of_memory(limit_bytes=2 * GIB, limit_used_bytes=GIB),
     "shm": of_memory(shm_bytes=64 * MIB, shm_free_bytes=64 * MIB),
+    "shm_closed": of_memory(is_shm_writable=False),
+    "no_temporary": of_memory(temporary_trouble="No space left on device"),
     "memlock": of_memory(2, has_infiniband=True),
     "host_name": of_network(addresses=(), name_trouble="does not resolve"),
     "loopback": of_network(loopback_trouble="sockets cannot meet"),
     "gloo_interface": of_network(environment={"GLOO_SOCKET_IFNAME": "eth7"}),
     "nccl_interface": of_network(2, environment={"NCCL_SOCKET_IFNAME": "=eth"}),
-    "port": of_network(is_port_free=False),
+    "port": of_network(port_trouble=network.TAKEN),
+    "port_denied": of_network(port_trouble="Permission denied"),
+    "no_port": of_network(loopback_trouble=network.NO_PORT),
     "no_torch": of_torch(trouble="No module named 'torch'"),
     "torch_version": of_torch(version="2.3.1"),
     "no_distributed": of_torch(backends=()),
@@ -156,6 +166,7 @@ FAULTS: dict[str, Rows] = {
     "all_reduce_failed": of_sum(trouble="rank 1: RuntimeError: ..."),
     "no_answer": check_that(threading.Event().wait, 0.05),
     "check_failed": check_that(fail, 5.0),
+    "no_threads": check_that(fail_to_start, 5.0),
     "no_book": lambda: book.rows([], 0, 0.2),
 }
 
@@ -164,5 +175,5 @@ BAD_FAULTS = {
     *("windows", "old_python", "omp_no_number", "loopback", "gloo_interface", "nccl_interface"),
     *("no_torch", "no_distributed", "driver_old", "gpus_silent", "visible_twice", "nccl_debug"),
     *("p2p_off", "nccl_interfaces", "gloo_interfaces", "busy", "wrong_sum", "all_reduce_failed"),
-    *("no_answer", "check_failed"),
+    *("no_answer", "check_failed", "shm_closed", "no_temporary", "no_threads", "no_port"),
 }

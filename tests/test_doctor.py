@@ -1,6 +1,7 @@
 """The doctor: every line of its advice for an injected fault, none without, and never a hang."""
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from helpers.doctor import (
     ask,
     book,
     cgroup,
+    command,
     examine,
     gpu_child,
     gpus,
@@ -34,7 +36,7 @@ from helpers.doctor import (
 from helpers.doctor.advice import ADVICE
 from helpers.doctor.arguments import parse
 from helpers.doctor.ask import Answer
-from helpers.doctor.row import BAD, OK, WARN, Row, without_home
+from helpers.doctor.row import BAD, OK, WARN, Row, without_names
 from helpers.process_group import TORCHRUN_VARIABLES
 
 COMMAND = [sys.executable, "-B", "-m", "helpers.doctor"]
@@ -69,9 +71,25 @@ def test_without_a_fault_there_is_no_advice(name):
 def test_a_home_is_named_by_nobody(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     row = Row("a", "b", "no such file: /home/somebody/torch.so")
-    assert without_home(row).found == "no such file: ~/torch.so"
+    assert without_names(row).found == "no such file: ~/torch.so"
     monkeypatch.setenv("HOME", "/")
-    assert without_home(row) == row
+    assert without_names(row).found == "no such file: ~/torch.so"
+    row = Row("a", "b", "no such file: /srv/torch.so")
+    assert without_names(row) == row
+
+
+def test_a_host_is_named_by_nobody(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    row = Row("a", "b", "node7:29500 and node7.example, not node70 or my-node7")
+    found = "this host:29500 and this host.example, not node70 or my-node7"
+    assert without_names(row).found == found
+
+
+def test_what_moves_a_terminal_s_cursor_is_not_printed():
+    assert table.block([Row("a", "b", "\x1b[31mred\nline")]).splitlines()[1:] == [
+        "  ok    b  ?[31mred",
+        "          line",
+    ]
 
 
 def test_a_row_is_advised_where_it_is_not_ok_and_nowhere_else():
@@ -114,6 +132,29 @@ def test_a_program_is_asked_for_so_long_and_not_longer():
     failed = ask.said_by(["sh", "-c", "echo no driver >&2; exit 9"], 5.0)
     assert failed.trouble == "no driver"
     assert ask.said_by(["sleep", "60"], 0.1).trouble == "no answer from sleep within 0.1 s"
+
+
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        ("yes", Answer(trouble=f"sh says more than {ask.MOST_BYTES} bytes")),
+        ("sleep 60 & echo done", Answer("done")),  # a child that holds the pipe is not waited for
+        ("trap '' TERM; sleep 60; true", Answer(trouble="no answer from sh within 0.5 s")),
+        (r"printf '\377 \033[1mno\n' >&2; exit 9", Answer(trouble="\ufffd [1mno")),
+    ],
+)
+def test_a_program_s_flood_and_its_children_end_with_it(script, answer, tmp_path):
+    words = ["sh", "-c", f"echo $$ > {tmp_path}/group; {script}"]
+    assert ask.said_by(words, 5.0 if "trap" not in script else 0.5) == answer
+    group = (tmp_path / "group").read_text().strip()
+    listed = subprocess.check_output(["ps", "-A", "-o", "pgid=,stat="], text=True)
+    members = [state for number, state in map(str.split, listed.splitlines()) if number == group]
+    assert all("Z" in state for state in members)  # ended, and soon taken away
+
+
+def test_what_is_quoted_is_one_line_and_not_long():
+    assert ask.one_line("a\tb\x00\n c") == "a b c"
+    assert ask.one_line(400 * "9") == ask.MOST_LETTERS * "9" + " ..."
 
 
 def test_a_function_s_answer_and_its_error_come_back():
@@ -172,6 +213,15 @@ def test_the_variables_are_those_of_the_process_group():
     assert host.TORCHRUN_VARIABLES == TORCHRUN_VARIABLES
 
 
+def test_a_temporary_folder_that_takes_nothing_is_bad(monkeypatch):
+    def fail(**options):
+        raise OSError(30, "Read-only file system")
+
+    assert memory.read().temporary_trouble == ""
+    monkeypatch.setattr(memory.tempfile, "TemporaryFile", fail)
+    assert memory.read().temporary_trouble == "Read-only file system"
+
+
 def test_a_shared_memory_that_is_absent_or_full_is_bad(tmp_path):
     absent = memory.read(shm=str(tmp_path / "none"))
     assert absent.shm_bytes is None
@@ -201,13 +251,24 @@ def test_a_name_that_does_not_resolve_and_a_resolver_that_hangs(monkeypatch):
     assert name_row(lambda name: ["fe80::1%eth0", "127.0.1.1"]).found == "resolves to loopback"
 
 
-def test_no_loopback_is_bad(monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.EADDRNOTAVAIL, "loopback"), (errno.EADDRINUSE, "no_port")]
+)
+def test_no_loopback_is_bad_and_told_from_no_port(number, advice, monkeypatch):
     def refuse(*arguments, **options):
-        raise OSError(99, "Cannot assign requested address")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(socket, "create_server", refuse)
     row = network.rows(network.read(0, lambda name: ["127.0.0.1"]), 0)[1]
-    assert (row.verdict, row.advice) == (BAD, ("loopback",))
+    assert (row.verdict, row.advice) == (BAD, (advice,))
+
+
+def test_a_port_that_is_denied_is_not_taken(monkeypatch):
+    def deny(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", deny)
+    assert network._port_trouble(80) == "Permission denied"
 
 
 @pytest.mark.parametrize(
@@ -257,6 +318,19 @@ def test_a_driver_that_does_not_answer_is_told_from_none(tmp_path):
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15\n")
     found = nvidia.read(lambda *_: absent, str(tmp_path))
     assert (found.driver, found.trouble) == ("570.86.15", absent.trouble)
+
+
+@pytest.mark.parametrize(
+    ("said", "trouble"),
+    [
+        ("%%%% , !!!\n,,,\nwhat, ever", "nvidia-smi makes no sense"),
+        ("\ufffd\ufffd, NVIDIA", "nvidia-smi makes no sense"),
+        ("", "nvidia-smi makes no sense"),
+        ("No devices were found", "No devices were found"),
+    ],
+)
+def test_nonsense_is_no_driver(said, trouble, tmp_path):
+    assert nvidia.read(lambda *_: Answer(said), str(tmp_path)) == nvidia.Nvidia(trouble=trouble)
 
 
 @pytest.mark.parametrize(
@@ -410,9 +484,15 @@ def test_what_will_run_follows_the_machine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [["--ranks", "0"], ["--ranks", "two"], ["--port", "70000"], ["--json", "x.txt"], ["x"]]
+    "words",
+    [
+        *(["--ranks", "0"], ["--ranks", "two"], ["--port", "70000"], ["--json", "x.txt"], ["x"]),
+        ["--json", "folder.json"],
+    ],
 )
-def test_wrong_words_are_refused_with_2(words, capsys):
+def test_wrong_words_are_refused_with_2(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.json").mkdir()
     with pytest.raises(SystemExit) as left:
         parse(words)
     assert left.value.code == 2
@@ -481,16 +561,55 @@ def test_without_loopback_no_rank_is_started(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ("where", "error", "said"),
+    [
+        (
+            "stdout",
+            OSError(28, "No space left on device"),
+            "doctor: cannot write: No space left on device\n",
+        ),
+        (
+            "json",
+            OSError(30, "Read-only file system"),
+            "doctor: cannot write: Read-only file system\n",
+        ),
+        ("stdout", BrokenPipeError(32, "Broken pipe"), ""),
+    ],
+)
+def test_what_cannot_be_written_ends_it_with_3(where, error, said, monkeypatch, capfd, tmp_path):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(command, "examine", lambda _: [[Row("a", "b", "c")]])
+    monkeypatch.setattr(command, "block" if where == "stdout" else "write_json", fail)
+    assert doctor.main(["--json", str(tmp_path / "x.json")]) == 3
+    assert capfd.readouterr().err == said
+
+
+def test_closed_streams_are_no_sockets():
+    """Without stdin, stdout and stderr, the next things to be opened would get their numbers."""
+    code = (
+        "import os, sys; os.closerange(0, 3); sys.stdout = None\n"
+        "from helpers.doctor.__main__ import open_streams; open_streams()\n"
+        "print('to nowhere'); is_kept = os.get_inheritable(1)\n"
+        "sys.exit(os.open(os.devnull, os.O_RDONLY) + 10 * is_kept)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False)
+    assert done.returncode >= 13
+
+
+@pytest.mark.parametrize(
     ("stop", "topic"),
     [(signal.SIGINT, "network"), (signal.SIGTERM, "GPUs")],  # then torch loads; ranks start
 )
-def test_a_stop_ends_it_with_one_line(stop, topic):
-    with subprocess.Popen(
-        COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
+def test_a_stop_ends_it_with_one_line(stop, topic, tmp_path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(COMMAND, **pipes, cwd=ROOT, env=environment) as process:
         said = ""
         while not said.startswith(topic):
             said = process.stdout.readline()
         process.send_signal(stop)
         _, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (130, "doctor: stopped\n")
+    assert list(tmp_path.iterdir()) == []

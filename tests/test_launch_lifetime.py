@@ -1,7 +1,9 @@
-"""Interrupting, restarting and killing a kernel while ranks run: nothing lives on."""
+"""Interrupting, restarting and killing what launches, as ranks start or run: nothing lives on."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -104,3 +106,69 @@ def test_no_process_outlives_the_kernel(kernel, end):
     pids = start_waiting(client, folder)
     os.kill(manager.provisioner.pid, getattr(signal, end))
     assert all_gone(pids), f"still alive: {alive(pids)}"
+
+
+INTERRUPTED = """
+import threading
+from helpers.launch import fork_server
+
+start = threading.Thread.start
+
+def interrupted_start(thread):
+    start(thread)
+    if "keeper" in thread.name:
+        raise KeyboardInterrupt
+
+threading.Thread.start = interrupted_start
+try:
+    fork_server.prepare()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+FORKED = """
+import os, signal, sys
+from helpers.launch import fork_server
+
+fork_server.prepare()
+if pid := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+signal.alarm(20)
+fork_server.prepare()
+"""
+TERMINATED = """
+import os, signal
+from helpers.launch import fork_server, run_function
+
+fork_server.prepare = lambda: os.kill(os.getpid(), signal.SIGTERM)
+run_function(print)
+"""
+
+
+def ended(code, folder, within_s=30.0):
+    """Run code in a process of its own with its temporary files in `folder`; how it ended."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
+    )
+
+
+def test_an_interrupt_while_the_keeper_starts_is_no_hang_at_the_end(tmp_path):
+    done = ended(INTERRUPTED, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_process_is_told_that_the_fork_server_is_not_its_own(tmp_path):
+    done = ended(FORKED, tmp_path)
+    assert done.returncode == 1
+    assert "RuntimeError: found the fork server of the process" in done.stderr
+
+
+def test_sigterm_during_a_launch_ends_the_process_and_leaves_no_folder(tmp_path):
+    done = ended(TERMINATED, tmp_path)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")
+    assert list(tmp_path.iterdir()) == []

@@ -6,9 +6,27 @@ import sys
 
 from helpers.doctor.command import main
 
+
+def open_streams() -> None:
+    """Open what is closed of stdin, stdout and stderr: a socket that got such a number would be
+    written to, and closed, in its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.set_inheritable(nothing, True)  # ranks print, too
+            setattr(sys, name, os.fdopen(nothing, "w" if number else "r"))
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a message may not fit a narrow locale
+
+
 if __name__ == "__main__":
+    open_streams()
     # c10d warns of each name that it cannot resolve; torch reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # A polite kill goes the way of Ctrl-C, so that no rank and no file is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):  # the terminal was closed; not on Windows
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     sys.exit(main())

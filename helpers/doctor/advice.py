@@ -16,6 +16,9 @@ ADVICE = {
     " torchrun gives 1. More threads than cores wait for each other.",
     "torchrun_variables": "Unset these: a script started without torchrun would take itself for"
     " one rank of a larger job, and wait for the others or stop.",
+    "few_files": "Raise it with ulimit -n 1024 (a container: --ulimit nofile=1024): connections of"
+    " ranks are open files too, and fail with 'Too many open files'.",
+    "within_torchrun": "Start the doctor once, without torchrun: it starts its ranks itself.",
     # memory
     "little_memory": "Close what you can: a rank takes some 0.3 GB, and chapters start up to four."
     " A rank that ends with SIGKILL has met the system's memory killer.",
@@ -24,18 +27,26 @@ ADVICE = {
     " hand over data in /dev/shm, and end with a bus error where it is full.",
     "memlock": "Start the container with --ulimit memlock=-1 (on a host: limits.conf): NCCL and"
     " InfiniBand lock memory in place, and fail with 'unhandled system error'.",
+    "shm_closed": "Mount /dev/shm anew for writing by all (mode 1777): the launcher's locks and the"
+    " workers of a DataLoader live there.",
+    "no_temporary": "Set TMPDIR to a folder that can be written to and has some MB free: each"
+    " launch keeps what its ranks print there.",
     # network
     "host_name": "Book and launcher do without the name, but torchrun --standalone waits for it:"
     " add the name to /etc/hosts after 127.0.0.1, or start with"
     " torchrun --master-addr 127.0.0.1 --master-port 29500.",
-    "loopback": "Bring it up (ip link set lo up): all ranks of one host meet there. A container"
-    " without it was started with --network none, or a sandbox forbids sockets.",
+    "loopback": "Bring it up (ip link set lo up), with 127.0.0.1: all ranks of one host meet there."
+    " A container without it was started with --network none, or a sandbox forbids sockets.",
     "gloo_interface": "Unset GLOO_SOCKET_IFNAME, or set it to an interface that exists here"
     " (lo for one host): gloo cannot connect over this one.",
     "nccl_interface": "Unset NCCL_SOCKET_IFNAME, or name the start of an interface's name; =eth0"
     " means that one, ^docker,lo all but those.",
     "port": "Another job holds the port, perhaps one that was left: end it, or start with"
     " torchrun --standalone, which takes a free one, or --master-port with another number.",
+    "port_denied": "Take one from 1024 on, with torchrun --master-port: the system keeps those"
+    " below for its own services.",
+    "no_port": "End what holds so many connections, or widen the system's range of ports to give"
+    " (Linux: sysctl net.ipv4.ip_local_port_range).",
     # torch and drivers
     "no_torch": "Run this with the book's Python (.venv/bin/python), or say make book first.",
     "torch_version": "The book is tested with the version in requirements.txt: say make book.",
@@ -83,5 +94,7 @@ ADVICE = {
     " resolver hangs: try the same by hand (nvidia-smi, df, getent hosts).",
     "check_failed": "The doctor met something that it does not know and went on; the message is"
     " above.",
+    "no_threads": "This user, or the container, has as many processes and threads as it may: end"
+    " some, raise ulimit -u, or start the container with a larger --pids-limit.",
     "no_book": "Run this in the book's cloned folder, with its .venv: chapters were not found.",
 }

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .ask import within
 from .row import BAD, Row
 
 TOPIC = "all-reduce"
@@ -101,9 +100,7 @@ def _prepare_quietly() -> None:
     kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nothing, 2)
-        # On a thread: an interrupt that meets the launcher's own thread as it starts would leave
-        # that one waiting for ever, and this process for it.
-        within(LIMIT_S, fork_server.prepare)
+        fork_server.prepare()
     finally:
         os.dup2(kept, 2)
         os.close(kept)
@@ -123,9 +120,9 @@ def row(done: AllReduce) -> Row:
     return Row(TOPIC, name, f"{words}; a launch {done.launch_s:.1f} s")
 
 
-def row_without_loopback() -> Row:
+def row_without_loopback(advice: tuple[str, ...]) -> Row:
     """The finding where ranks cannot meet; torch would try for the whole limit. Local."""
-    return Row(TOPIC, "all backends", "not tried: ranks meet over loopback", BAD, ("loopback",))
+    return Row(TOPIC, "all backends", "not tried: ranks meet over loopback", BAD, advice)
 
 
 def first_wrong(done: AllReduce) -> str:

@@ -1,6 +1,7 @@
 """The command's words, and what each of them may be."""
 
 import argparse
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ long. Starts its ranks itself, sends nothing anywhere, and prints no host's or u
 _EXIT = """\
 ok asks for nothing; warn may trouble some runs, bad will; -> says what to do about it
 
-exit code: 0 nothing is bad (warnings are allowed), 1 something is, 2 wrong words here"""
+exit code: 0 nothing is bad (warnings are allowed), 1 something is, 2 wrong words here,
+3 what it says cannot be written, 130 it was stopped (Ctrl-C, or SIGTERM)"""
 
 
 @dataclass(frozen=True)
@@ -64,4 +66,6 @@ def _file(text: str) -> Path | str:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected - or a name with .json")
     if not found.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {str(found.parent)!r} to write into")
+    if found.is_dir() or not os.access(found.absolute().parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"no file can be written as {text!r}")
     return found

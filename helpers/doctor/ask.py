@@ -1,14 +1,17 @@
 """Ask the system without waiting for ever: a file, a program, a function that may hang."""
 
 import contextlib
+import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 KILLED_LIMIT_S = 1.0
+MOST_BYTES, MOST_LETTERS = 2**20, 300
 
 
 class NoAnswer(Exception):
@@ -32,39 +35,83 @@ def text_of(path: Path | str) -> str:
         return ""
 
 
+def limit_of(name: str) -> int | None:
+    """This process's limit, RLIMIT_NOFILE for example; None: none, or not known here. Local."""
+    try:
+        import resource  # Windows has none
+    except ImportError:
+        return None
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
 def said_by(words: Sequence[str], limit_s: float) -> Answer:
-    """What a program prints within `limit_s` seconds; it is killed then. Raises nothing. Local."""
+    """What a program prints within `limit_s` seconds; it is killed then, and what it has started
+    is killed in any case. Raises nothing. Local."""
     try:
         program = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+            start_new_session=True,  # a group of its own, to be killed whole
         )
     except FileNotFoundError:
         return Answer(trouble=f"{words[0]} is not installed", is_absent=True)
     except OSError as error:
         return Answer(trouble=f"{words[0]}: {error.strerror}")
+    heard: list[list[bytes]] = [[], []]
     try:
-        out, errors = program.communicate(timeout=limit_s)
+        threads = [
+            _listen(*pair) for pair in zip((program.stdout, program.stderr), heard, strict=True)
+        ]
+        program.wait(limit_s)
     except subprocess.TimeoutExpired:
         return Answer(trouble=f"no answer from {words[0]} within {limit_s:g} s")
     finally:
         _end(program)
-    if program.returncode:
-        said = (errors.strip() or out.strip()).splitlines()
-        return Answer(trouble=said[-1] if said else f"exit code {program.returncode}")
-    return Answer(text=out.strip())
+    for thread in threads:
+        thread.join(KILLED_LIMIT_S)
+    return _answer(words[0], program.returncode, *map(b"".join, heard))
+
+
+def _listen(stream: IO[bytes], heard: list[bytes]) -> threading.Thread:
+    """Gather what comes, on a thread; stop listening to a flood, which ends who writes it."""
+
+    def listen() -> None:
+        with stream, contextlib.suppress(OSError, ValueError):
+            while sum(map(len, heard)) < MOST_BYTES and (piece := stream.read1()):
+                heard.append(piece)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    return thread
+
+
+def _answer(program: str, code: int, out: bytes, errors: bytes) -> Answer:
+    if max(len(out), len(errors)) >= MOST_BYTES:
+        return Answer(trouble=f"{program} says more than {MOST_BYTES} bytes")
+    if code:
+        said = (errors.strip() or out.strip()).decode(errors="replace").splitlines()
+        return Answer(trouble=one_line(said[-1]) if said else f"exit code {code}")
+    return Answer(text=out.decode(errors="replace").strip())
+
+
+def one_line(text: str) -> str:
+    """The text as fit for a table: printable, and not long. Local."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]} ..."
 
 
 def _end(program: subprocess.Popen) -> None:
-    """Kill it if it still runs, and do not wait long: one inside a broken driver cannot end."""
-    if program.poll() is None:
-        program.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            program.communicate(timeout=KILLED_LIMIT_S)
+    """Kill it and all that it started, and do not wait long: a broken driver lets none end."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):  # not on Windows
+            os.killpg(program.pid, signal.SIGKILL)
+        else:
+            program.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        program.wait(KILLED_LIMIT_S)
 
 
 def within(limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:

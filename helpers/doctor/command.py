@@ -1,5 +1,6 @@
 """The command: print each topic as it comes, then the sum of it; write what was asked for."""
 
+import contextlib
 import os
 import sys
 import time
@@ -7,14 +8,15 @@ import time
 from .arguments import Command, parse
 from .examine import examine
 from .record import write_json
-from .row import Row, is_any_bad, without_home
+from .row import Row, is_any_bad, without_names
 from .table import block, summary
 
 
 def main(words: list[str] | None = None) -> int:
     """The command; returns its exit code: 0, or 1 where a finding is bad. Local.
 
-    It starts ranks. 130 where it was stopped; wrong words end it with 2.
+    It starts ranks. 130 where it was stopped, 3 where what it says cannot be written; wrong words
+    end it with 2.
     """
     command = parse(words)
     try:
@@ -22,16 +24,19 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("doctor: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # who read it has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:  # checks let none out: it comes from writing
+        if not isinstance(error, BrokenPipeError):  # who read it has gone, as `| head` does
+            print(f"doctor: cannot write: {error.strerror}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # what is still to be written goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 3
 
 
 def _run(command: Command) -> int:
     start_s = time.perf_counter()
     rows: list[Row] = []
     is_quiet = command.json == "-"
-    for found in map(_without_homes, examine(command)):
+    for found in map(_without_names, examine(command)):
         rows += found
         if not is_quiet:
             print(block(found), end="\n\n", flush=True)
@@ -43,5 +48,5 @@ def _run(command: Command) -> int:
     return int(is_any_bad(rows))
 
 
-def _without_homes(rows: list[Row]) -> list[Row]:
-    return [without_home(row) for row in rows]
+def _without_names(rows: list[Row]) -> list[Row]:
+    return [without_names(row) for row in rows]

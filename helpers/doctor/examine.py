@@ -6,7 +6,7 @@ from typing import Any
 
 from . import all_reduce, book, gpus, host, memory, network, nvidia, torch_build
 from .arguments import Command
-from .ask import NoAnswer, within
+from .ask import NoAnswer, one_line, within
 from .row import BAD, Row
 
 #: For files, sockets and programs that have their own, shorter limits; importing torch from a
@@ -31,8 +31,9 @@ def examine(command: Command) -> Iterator[list[Row]]:
     yield gpu_trouble or _rows(gpus.TOPIC, lambda: gpus.rows(seen, there, command.num_ranks))
     num_seen = len(seen.gpus) if seen else 0
     launch_s = None
-    if any("loopback" in row.advice for row in of_network):
-        yield [all_reduce.row_without_loopback()]
+    apart = [row for row in of_network if {"loopback", "no_port"} & set(row.advice)]
+    if apart:
+        yield [all_reduce.row_without_loopback(apart[0].advice)]
     elif torch and "gloo" in torch.backends:
         done = _all_reduces(command.num_ranks, num_seen if "nccl" in torch.backends else 0)
         launch_s = done[0].launch_s or None
@@ -71,5 +72,6 @@ def _look(
     except NoAnswer as late:
         return None, [Row(topic, "this check", str(late), BAD, ("no_answer",))]
     except Exception as error:  # a doctor that falls over what it looks at helps nobody
-        words = f"{type(error).__name__}: {error}"
-        return None, [Row(topic, "this check", words, BAD, ("check_failed",))]
+        words = one_line(f"{type(error).__name__}: {error}")
+        advice = "no_threads" if "can't start new thread" in words else "check_failed"
+        return None, [Row(topic, "this check", words, BAD, (advice,))]

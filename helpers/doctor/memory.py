@@ -3,11 +3,12 @@
 import os
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import cgroup
-from .ask import text_of
+from .ask import limit_of, text_of
 from .row import BAD, WARN, Row
 
 TOPIC = "memory"
@@ -22,7 +23,8 @@ LEAST_SHM_BYTES, LEAST_FREE_SHM_BYTES = 256 * MIB, 16 * MIB
 @dataclass(frozen=True)
 class Memory:
     """Bytes. None: not known, or for a limit and memlock: none set. `shm_bytes` and
-    `shm_free_bytes` None: there is no /dev/shm."""
+    `shm_free_bytes` None: there is no /dev/shm. `temporary_trouble`: why no temporary file can be
+    written, "" where one can."""
 
     total_bytes: int | None = None
     available_bytes: int | None = None
@@ -31,6 +33,8 @@ class Memory:
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     memlock_bytes: int | None = None
+    is_shm_writable: bool = True
+    temporary_trouble: str = ""
     is_linux: bool = True
     has_infiniband: bool = False
 
@@ -47,7 +51,9 @@ def read(shm: str = "/dev/shm") -> Memory:
         limit_used_bytes=limits.used_bytes,
         shm_bytes=shm_bytes,
         shm_free_bytes=shm_free_bytes,
-        memlock_bytes=_memlock(),
+        memlock_bytes=limit_of("RLIMIT_MEMLOCK"),
+        is_shm_writable=os.access(shm, os.W_OK),
+        temporary_trouble=_temporary_trouble(),
         is_linux=sys.platform.startswith("linux"),
         has_infiniband=_has_entries("/sys/class/infiniband"),
     )
@@ -55,7 +61,13 @@ def read(shm: str = "/dev/shm") -> Memory:
 
 def rows(memory: Memory, num_gpus: int) -> list[Row]:
     """The findings. Local."""
-    return [_total(memory), _limit(memory), _shm(memory), _memlock_row(memory, num_gpus)]
+    return [
+        _total(memory),
+        _limit(memory),
+        _shm(memory),
+        _temporary(memory),
+        _memlock_row(memory, num_gpus),
+    ]
 
 
 def _total(memory: Memory) -> Row:
@@ -86,11 +98,19 @@ def _shm(memory: Memory) -> Row:
         return Row(TOPIC, "/dev/shm", "absent", BAD, ("shm",))
     free = memory.shm_free_bytes or 0
     found = f"{_words(memory.shm_bytes)}, {_words(free)} free"
+    if not memory.is_shm_writable:
+        return Row(TOPIC, "/dev/shm", f"{found}, but not to be written", BAD, ("shm_closed",))
     if free < LEAST_FREE_SHM_BYTES:
         return Row(TOPIC, "/dev/shm", found, BAD, ("shm",))
     if free < LEAST_SHM_BYTES:
         return Row(TOPIC, "/dev/shm", found, WARN, ("shm",))
     return Row(TOPIC, "/dev/shm", found)
+
+
+def _temporary(memory: Memory) -> Row:
+    if memory.temporary_trouble:
+        return Row(TOPIC, "temporary files", memory.temporary_trouble, BAD, ("no_temporary",))
+    return Row(TOPIC, "temporary files", "can be written")
 
 
 def _memlock_row(memory: Memory, num_gpus: int) -> Row:
@@ -124,13 +144,14 @@ def _file_system(path: str) -> tuple[int | None, int | None]:
     return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
 
 
-def _memlock() -> int | None:
+def _temporary_trouble() -> str:
+    """As much as the launcher's answers of a few ranks take is written, and gone at once."""
     try:
-        import resource  # Windows has none
-    except ImportError:
-        return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else soft
+        with tempfile.TemporaryFile(buffering=0) as file:
+            is_whole = file.write(bytes(MIB)) == MIB
+        return "" if is_whole else "no MiB fits into the temporary folder"
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def _has_entries(folder: str) -> bool:

@@ -1,6 +1,7 @@
 """Host name, loopback, interfaces and the port that torchrun takes."""
 
 import contextlib
+import errno
 import ipaddress
 import os
 import socket
@@ -12,6 +13,7 @@ from .ask import NoAnswer, within
 from .row import BAD, WARN, Row
 
 TOPIC = "network"
+TAKEN, NO_PORT = "taken", "no port is left for a socket"
 LOOPBACK = "127.0.0.1"
 RESOLVE_LIMIT_S, CONNECT_LIMIT_S = 3.0, 2.0
 
@@ -19,14 +21,15 @@ RESOLVE_LIMIT_S, CONNECT_LIMIT_S = 3.0, 2.0
 @dataclass(frozen=True)
 class Network:
     """What was read. `addresses`: of the host's own name; `name_trouble`, `loopback_trouble`: why
-    there are none, why two sockets of this process did not meet; "" where all is well."""
+    there are none, why two sockets of this process did not meet; `port_trouble`: why torchrun could
+    not listen; "" where all is well."""
 
     port: int
     addresses: tuple[str, ...] = (LOOPBACK,)
     name_trouble: str = ""
     loopback_trouble: str = ""
     interfaces: tuple[str, ...] = ("lo",)
-    is_port_free: bool = True
+    port_trouble: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -39,7 +42,7 @@ def read(port: int, resolve: Callable[[str], Sequence[str]] | None = None) -> Ne
         name_trouble=name_trouble,
         loopback_trouble=_meet(),
         interfaces=_interfaces(),
-        is_port_free=_is_free(port),
+        port_trouble=_port_trouble(port),
         environment=dict(os.environ),
     )
 
@@ -64,7 +67,8 @@ def _name(network: Network) -> Row:
 
 def _loopback(network: Network) -> Row:
     if network.loopback_trouble:
-        return Row(TOPIC, "loopback", network.loopback_trouble, BAD, ("loopback",))
+        advice = "no_port" if network.loopback_trouble == NO_PORT else "loopback"
+        return Row(TOPIC, "loopback", network.loopback_trouble, BAD, (advice,))
     return Row(TOPIC, "loopback", "two sockets meet")
 
 
@@ -104,9 +108,12 @@ def matches_nccl(setting: str, interface: str) -> bool:
 
 
 def _port(network: Network) -> Row:
-    if network.is_port_free:
+    if not network.port_trouble:
         return Row(TOPIC, "port", f"{network.port} is free")
-    return Row(TOPIC, "port", f"{network.port} is taken", WARN, ("port",))
+    if network.port_trouble == TAKEN:
+        return Row(TOPIC, "port", f"{network.port} is taken", WARN, ("port",))
+    words = f"{network.port} cannot be had: {network.port_trouble}"
+    return Row(TOPIC, "port", words, WARN, ("port_denied",))
 
 
 def _resolve(resolve: Callable[[str], Sequence[str]]) -> tuple[tuple[str, ...], str]:
@@ -139,6 +146,8 @@ def _meet() -> str:
                 server.accept()[0].close()
         return ""
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return NO_PORT
         return f"sockets cannot meet: {error.strerror or error}"
 
 
@@ -148,14 +157,14 @@ def _interfaces() -> tuple[str, ...]:
     return ()
 
 
-def _is_free(port: int) -> bool:
-    """Whether torchrun's store could listen on the port, on all interfaces as it does."""
+def _port_trouble(port: int) -> str:
+    """Why torchrun's store could not listen on the port, on all interfaces as it does; or ""."""
     with socket.socket() as listening:
         if sys.platform != "win32":  # as for a server: a port just left is free
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("", port))
             listening.listen()
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return ""

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .ask import Answer, said_by, text_of
+from .ask import Answer, one_line, said_by, text_of
 
 LIMIT_S = 10.0  # a first call wakes the driver, which takes seconds on a large machine
 QUERY = ("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
 TOPOLOGY = ("nvidia-smi", "topo", "-m")
+_GPU = re.compile(r"\s*(\d{3,4}(?:\.\d+)+)\s*,\s*(\S.*?)\s*")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")  # the matrix underlines its head
 
 
@@ -36,10 +37,13 @@ def read(ask: Callable[..., Answer] = said_by, proc: str = "/proc/driver/nvidia"
     if answer.trouble:
         is_there = bool(loaded) or not answer.is_absent or Path(f"{proc}/gpus").is_dir()
         return Nvidia(loaded, (), answer.trouble if is_there else "")
-    cells = [line.partition(",")[::2] for line in answer.text.splitlines() if "," in line]
-    names = tuple(name.strip() for _, name in cells)
+    cells = [found.groups() for found in map(_GPU.fullmatch, answer.text.splitlines()) if found]
+    if not cells:
+        is_none = answer.text.startswith("No devices")
+        return Nvidia(loaded, (), one_line(answer.text) if is_none else "nvidia-smi makes no sense")
+    names = tuple(one_line(name) for _, name in cells)
     links = tuple(count_links(ask(TOPOLOGY, LIMIT_S).text)) if len(names) > 1 else ()
-    return Nvidia(cells[0][0].strip() if cells else loaded, names, "", links)
+    return Nvidia(cells[0][0], names, "", links)
 
 
 def _loaded_version(text: str) -> str:

@@ -1,5 +1,7 @@
 """One finding: what was looked at, what was found, how good that is, and what to do about it."""
 
+import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,10 +33,14 @@ class Row:
             raise ValueError(f"{self.name}: no advice is called {unknown}")
 
 
-def without_home(row: Row) -> Row:
-    """The row, its user's folder as ~: a message may name a file there. Local."""
-    home = str(Path("~").expanduser())
-    return row if home in ("~", "/") else replace(row, found=row.found.replace(home, "~"))
+def without_names(row: Row) -> Row:
+    """The row, users' folders as ~ and this host as "this host": a message may name them. Local."""
+    home, host = str(Path("~").expanduser()), re.escape(socket.gethostname())
+    found = row.found if home in ("~", "/") else row.found.replace(home, "~")
+    found = re.sub(r"/(home|Users)/[\w.-]+", "~", found)
+    if host not in ("", "localhost"):
+        found = re.sub(rf"(?<![\w.-]){host}(?![\w-])", "this host", found)
+    return replace(row, found=found)
 
 
 def is_any_bad(rows: Iterable[Row]) -> bool:

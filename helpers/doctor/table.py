@@ -21,12 +21,18 @@ def block(rows: Sequence[Row], width: int | None = None) -> str:
 def _lines(row: Row, names: int, columns: int) -> list[str]:
     head = f"  {row.verdict:<4}  {row.name:<{names}}  "
     first, *more = row.found.splitlines() or [""]
-    lines = _wrapped(first, head, " " * (_INDENT + names + 2), columns)
+    lines = _wrapped(_printable(first), head, " " * (_INDENT + names + 2), columns)
     for line in more:
-        lines += _wrapped(line.strip(), " " * (_INDENT + 2), " " * (_INDENT + 4), columns)
+        lines += _wrapped(
+            _printable(line.strip()), " " * (_INDENT + 2), " " * (_INDENT + 4), columns
+        )
     for advice in row.advice:
         lines += _wrapped(ADVICE[advice], f"{'':{_INDENT}}-> ", " " * (_INDENT + 3), columns)
     return lines
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text.expandtabs())
 
 
 def _wrapped(text: str, first: str, others: str, columns: int) -> list[str]:

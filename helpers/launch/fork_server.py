@@ -4,32 +4,84 @@ It starts as a fresh interpreter, so it never holds the caller's threads or CUDA
 it imports no helper but the launcher: an edited helper is seen by the next launch.
 """
 
+import atexit
 import contextlib
 import ctypes
+import queue
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from multiprocessing import forkserver, spawn
 
 PRELOAD = [
+    "helpers.launch.fork_server_main",  # first: ties the server's life to ours before torch loads
     "torch",
     "torch.distributed",
     "torch.distributed.elastic.multiprocessing.api",
     "cloudpickle",
-    "helpers.launch.fork_server_main",
 ]
 
-# Linux ties "die with your parent" to the parent's *thread*. This one thread starts every
-# fork server and lives as long as its process, whichever thread asked for the launch.
-_keeper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fork-server-keeper")
+_asked: "queue.SimpleQueue[Future]" = queue.SimpleQueue()
+_keeper = threading.Thread()  # not started: `prepare` starts the first one that is
+_starting = threading.Lock()  # held while a keeper starts a fork server
+_is_ending = False  # this process
+EXIT_LIMIT_S = 5.0
 
 
 def prepare() -> None:
-    """Start the fork server if it does not run; return at once, while it loads torch. Local."""
+    """Start the fork server if it does not run; return at once, while it loads torch. Local.
+
+    RuntimeError in a process that was forked from one with a fork server: it is not its own.
+    """
     forkserver.set_forkserver_preload(PRELOAD)
-    _keeper.submit(forkserver.ensure_running).result()
+    done: Future = Future()
+    _asked.put(done)
+    _start_keeper()
+    try:
+        done.result()
+    except ChildProcessError:
+        raise RuntimeError(
+            "found the fork server of the process that this one was forked from; expected a"
+            " launch from that one, or from a process that was started by spawn"
+        ) from None
+
+
+def _start_keeper() -> None:
+    """See that a thread starts fork servers: one that lives as long as this process.
+
+    Linux ties "die with your parent" to the parent's *thread*, and any thread may ask for a
+    launch. An interrupt may come at every step here. A second keeper would do no harm, and none
+    is waited for at the end of the process: an executor's thread is, for ever where an interrupt
+    came between its start and its entry in the executor's books.
+    """
+    global _keeper
+    if not _keeper.is_alive():  # after a fork of this process, too
+        _keeper = threading.Thread(target=_keep, daemon=True, name="fork-server-keeper")
+        _keeper.start()
+
+
+def _keep() -> None:
+    while True:
+        done = _asked.get()
+        with _starting:
+            try:
+                if _is_ending:
+                    raise RuntimeError("found a process that ends; expected one that goes on")
+                done.set_result(forkserver.ensure_running())
+            except BaseException as error:
+                done.set_exception(error)
+
+
+@atexit.register
+def _start_no_more() -> None:
+    """See a start to its end, and begin none, before multiprocessing puts its files away."""
+    global _is_ending
+    has_lock = _starting.acquire(timeout=EXIT_LIMIT_S)
+    _is_ending = True
+    if has_lock:
+        _starting.release()
 
 
 def die_with_parent() -> None:

@@ -14,12 +14,14 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
 import weakref
 
 from helpers.launch.fork_server import die_with_parent
 
 POLL_S = 0.2  # how often the server looks whether its ranks have ended
 LATE = "torch._dynamo"
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 die_with_parent()
 
@@ -28,9 +30,18 @@ def load_when_idle(*_: object) -> None:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # takes nothing away
     except ChildProcessError:  # no rank is left
-        importlib.import_module(LATE)
+        import_late()
     else:
         look_later()
+
+
+def import_late() -> None:
+    """torch makes its folder for compiled code as it is imported: here, none that is not there."""
+    is_chosen = COMPILED in os.environ
+    os.environ.setdefault(COMPILED, tempfile.gettempdir())
+    importlib.import_module(LATE)
+    if not is_chosen:
+        os.environ.pop(COMPILED, None)
 
 
 def look_later() -> None:

@@ -1,7 +1,8 @@
 """`run` and `run_function`: a script or a function on several ranks of this host."""
 
 import os
-import shutil
+import re
+import secrets
 import sys
 import tempfile
 import time
@@ -16,6 +17,7 @@ from helpers.launch.frames import code_home
 from helpers.launch.job import Job, RankFiles
 from helpers.launch.outcome import Run, failure, read_state
 from helpers.launch.output import Echo, last_text, rank_text, read_output, read_report, tagged
+from helpers.launch.termination import remove, termination_waits
 
 MAX_TIMEOUT_S = 1e6
 
@@ -98,32 +100,47 @@ def _launch(
     home: Mapping[str, str] | None = None,
 ) -> tuple[dict[int, bytes | None], Run]:
     _check(nproc_per_node, timeout_s, env)
-    start = time.perf_counter()
-    folder = Path(tempfile.mkdtemp(prefix="launch-"))
-    try:
-        fork_server.prepare()
-        # imported while the fork server loads torch too: the first launch waits for one, not both
-        from helpers.launch.agent import run_ranks
+    # The name comes first: an interrupt between a folder's making and its name would leave it.
+    folder = Path(tempfile.gettempdir()) / f"launch-{secrets.token_hex(8)}"
+    with termination_waits():
+        try:
+            folder.mkdir(mode=0o700)
+            return _launch_in(folder, work, nproc_per_node, timeout_s, env, write, home)
+        finally:
+            remove(folder)
 
-        job = _make_job(folder, nproc_per_node, env, work)
-        all_files = [job.rank_files(rank) for rank in range(nproc_per_node)]
-        for files in all_files:
-            files.folder.mkdir()
-        echo = Echo(0, all_files[0].stdout, write) if write else None
-        poll = echo.poll if echo else lambda: None
-        results, noticed, is_timed_out = run_ranks(job, nproc_per_node, timeout_s, poll)
-        if echo:
-            _write_rest(echo, all_files)
-        output = read_output(all_files)
-        if results is None:
-            states = [read_state(rank, files, home) for rank, files in enumerate(all_files)]
-            failed = failure(states, noticed, timeout_s if is_timed_out else None)
-            failed.output = output
-            raise failed
-        report = read_report(all_files[0].stdout)
-        return results, Run(report, output, time.perf_counter() - start)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+def _launch_in(
+    folder: Path,
+    work: dict[str, Any],
+    nproc_per_node: int,
+    timeout_s: float,
+    env: Mapping[str, str] | None,
+    write: Callable[[str], Any] | None,
+    home: Mapping[str, str] | None,
+) -> tuple[dict[int, bytes | None], Run]:
+    start = time.perf_counter()
+    fork_server.prepare()
+    # imported while the fork server loads torch too: the first launch waits for one, not both
+    from helpers.launch.agent import run_ranks
+
+    job = _make_job(folder, nproc_per_node, env, work)
+    all_files = [job.rank_files(rank) for rank in range(nproc_per_node)]
+    for files in all_files:
+        files.folder.mkdir()
+    echo = Echo(0, all_files[0].stdout, write) if write else None
+    poll = echo.poll if echo else lambda: None
+    results, noticed, is_timed_out = run_ranks(job, nproc_per_node, timeout_s, poll)
+    if echo:
+        _write_rest(echo, all_files)
+    output = read_output(all_files)
+    if results is None:
+        states = [read_state(rank, files, home) for rank, files in enumerate(all_files)]
+        failed = failure(states, noticed, timeout_s if is_timed_out else None)
+        failed.output = output
+        raise failed
+    report = read_report(all_files[0].stdout)
+    return results, Run(report, output, time.perf_counter() - start)
 
 
 def _write_rest(echo: Echo, all_files: list[RankFiles]) -> None:
@@ -168,6 +185,6 @@ def _make_job(
 
 def _num_threads(setting: str) -> int:
     first = setting.split(",")[0].strip()  # one number for each level of nesting
-    if not first.isdecimal() or int(first) < 1:
+    if not re.fullmatch("[0-9]{1,6}", first) or int(first) < 1:
         raise ValueError(f"OMP_NUM_THREADS is {setting!r}; expected a number of threads")
     return int(first)
