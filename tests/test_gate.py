@@ -17,7 +17,8 @@ from torch import nn
 
 from helpers.compare import replay, resume
 from helpers.compare.noise import noise_floor
-from helpers.compare.same_training import Outcome, Plan, same_training
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import same_training
 from helpers.compare.setup import Training
 from helpers.compare.trainer import Trainer, reference
 from helpers.data_parallel import DataParallelNaive, DistributedDataParallel

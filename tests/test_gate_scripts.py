@@ -8,7 +8,8 @@ import pytest
 import torch
 from gates_together import gates_together
 
-from helpers.compare.same_training import Outcome, Plan, same_training
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import same_training
 from helpers.gate.script import training_of
 from helpers.launch import run
 

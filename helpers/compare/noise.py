@@ -5,16 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from helpers.accumulate.windows import map_tensors, num_samples
 from helpers.compare.notes import Note, errors
 from helpers.compare.setup import Training
-from helpers.compare.trainer import reference
+from helpers.compare.trainer import Trainer, reference
 from helpers.process_group import Ranks
 
 KINDS = ("loss", "gradient", "parameter", "buffer", "learning rate")
 #: float64 is precise enough for one bound: what is wrong is far above it.
 EXACT = 1e-12
+SMALL = 1e-9  # rounding that Adam makes large, of gradients that are zero but for it
 NUM_ORDERS = 3
 FACTOR = 4  # ranks add in still other orders than those tried
 LARGEST = 0.05  # a fault may be as small
@@ -34,9 +36,45 @@ def noise_floor(training: Training, ranks: Ranks, num_micro_batches: int) -> dic
     dtype's precision. `ranks` is a world of one. Raises ValueError above 5 %, where no fault
     could be told from noise.
     """
+    found = _measured(training, ranks, num_micro_batches, 16 * torch.finfo(training.dtype).eps)
+    _check(found)
+    return found
+
+
+def rounding_in_float64(
+    training: Training, ranks: Ranks, num_micro_batches: int
+) -> dict[str, float]:
+    """Return a tolerance by kind of note, 1e-12 where rounding moves less. Local.
+
+    More is allowed only as far as 1e-9, unless the loss is computed in a narrower dtype: then it
+    is as in `noise_floor`.
+    """
+    found = _measured(training, ranks, num_micro_batches, EXACT)
+    if _computes_narrower(training, ranks):
+        _check(found)
+        return found
+    return {kind: part if part <= SMALL else EXACT for kind, part in found.items()}
+
+
+def _computes_narrower(training: Training, ranks: Ranks) -> bool:
+    """Whether the first step keeps narrower numbers for backward: autocast, or a cast by hand."""
+    kept: set[torch.dtype] = set()
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.add(tensor.dtype)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        Trainer(training, ranks, wrap=None).train(0, training.slices)
+    precise = torch.finfo(training.dtype).eps
+    return any(dtype.is_floating_point and torch.finfo(dtype).eps > precise for dtype in kept)
+
+
+def _measured(
+    training: Training, ranks: Ranks, num_micro_batches: int, floor: float
+) -> dict[str, float]:
     still = dataclasses.replace(training.still(), train_step=None)
     expected = reference(still, ranks)
-    floor = 16 * torch.finfo(training.dtype).eps
     found = exact(floor)
     for seed in range(NUM_ORDERS):
         batches = [_permuted(batch, seed) for batch in training.batches]
@@ -44,7 +82,6 @@ def noise_floor(training: Training, ranks: Ranks, num_micro_batches: int) -> dic
         moved = reference(permuted, ranks, num_micro_batches if seed else 1)
         for kind, error in _largest(moved, expected).items():
             found[kind] = max(found[kind], FACTOR * error)
-    _check(found)
     return found
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,6 +14,7 @@ from torch import nn
 from helpers.accumulate import GradientAccumulator, accumulate_gradients
 from helpers.compare import notes as noted
 from helpers.compare.notes import Note
+from helpers.compare.returned import check_optimizer, check_wrapped
 from helpers.compare.setup import Training
 from helpers.process_group import Ranks
 
@@ -45,7 +47,9 @@ class Trainer:
         self.training, self.ranks, self.is_reference = training, ranks, wrap is None
         self.module = training.build(ranks, 0 if wrap is None else training.offset(ranks))
         self.model = self.module if wrap is None else wrap(self.module)
+        check_wrapped(self.model, self.module)
         self.optimizer = training.make_optimizer(self.module.parameters())
+        check_optimizer(self.optimizer, self.module, self.is_reference)
         make_scheduler = training.make_scheduler
         self.scheduler = make_scheduler(self.optimizer) if make_scheduler else None
         self.notes = noted.state(None, self.module)
@@ -57,11 +61,16 @@ class Trainer:
         self._num_steps, self._num_scheduled, self._gradients = 0, 0, None
         step = self.optimizer.step
 
-        @functools.wraps(step)
-        def noting_step(*arguments: Any, **options: Any) -> Any:
-            self._num_steps += 1
+        def note() -> None:
             self._gradients = noted.gradients(len(self.calls), self.module)
-            return step(*arguments, **options)
+
+        @functools.wraps(step)
+        def noting_step(closure: Any = None, **options: Any) -> Any:
+            self._num_steps += 1
+            note()
+            if closure is None:
+                return step(**options)
+            return step(lambda: (closure(), note())[0], **options)
 
         self.optimizer.step = noting_step
         if self.scheduler is not None:
@@ -146,6 +155,8 @@ def _learning_rates(step: int, optimizer: torch.optim.Optimizer) -> Note:
 
 def _number(value: Any) -> torch.Tensor:
     """Return a float or a tensor of one number as a copy that stays as it is, float64."""
+    if not isinstance(value, torch.Tensor | int | float | np.number):
+        raise TypeError(f"train_step returned a {type(value).__name__}, expected a number or None")
     number = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
     if number.numel() != 1:
         raise ValueError(f"train_step returned {tuple(number.shape)}, expected one number or None")

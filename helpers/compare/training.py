@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.compare.same_training import Outcome, Plan, is_positive, same_training
+from helpers.accumulate.windows import map_tensors, num_samples
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import is_positive, same_training
 from helpers.compare.setup import Training
 
 
@@ -80,13 +82,19 @@ def assert_same_training(
 
 
 def first_batches(batches: Iterable[Any], steps: int) -> list[Any]:
-    """Return as many as there are steps. Local. ValueError: too few, or steps below 1."""
+    """Return copies of as many as there are steps: a view would travel with all that it is of.
+
+    Local. Raises ValueError for too few, steps below 1 or parts of unequal length, and TypeError
+    for what holds something else than tensors.
+    """
     if not is_positive(steps):
         raise ValueError(f"steps: found {steps!r}, expected a whole number, 1 or more")
     first = list(itertools.islice(batches, steps))
+    for batch in first:
+        num_samples(batch)
     if len(first) < steps:
         raise ValueError(f"{len(first)} batches, expected {steps}, one a step")
-    return first
+    return [map_tensors(batch, Tensor.clone) for batch in first]
 
 
 def _green(outcome: Outcome) -> float:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,9 @@ def _file(text: str) -> Path:
     found = Path(text)
     if found.suffix != ".json":
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a name with .json")
-    if not found.absolute().parent.is_dir():
+    folder = found.absolute().parent
+    if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {str(found.parent)!r} to write into")
+    if found.is_dir() or not os.access(found if found.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a place that can be written")
     return found
