@@ -44,30 +44,31 @@ def noise_floor(training: Training, ranks: Ranks, num_micro_batches: int) -> dic
 def rounding_in_float64(
     training: Training, ranks: Ranks, num_micro_batches: int
 ) -> dict[str, float]:
-    """Return a tolerance by kind of note, 1e-12 where rounding moves less. Local.
+    """Return a tolerance by kind of note, measured as in `noise_floor`, at least 1e-12. Local.
 
-    More is allowed only as far as 1e-9, unless the loss is computed in a narrower dtype: then it
-    is as in `noise_floor`.
+    Where more than 1e-9 moves, it is no rounding, and 1e-12 is returned; for a loss computed in a
+    narrower dtype that bound is 1000 times the dtype's precision.
     """
     found = _measured(training, ranks, num_micro_batches, EXACT)
-    if _computes_narrower(training, ranks):
-        _check(found)
-        return found
-    return {kind: part if part <= SMALL else EXACT for kind, part in found.items()}
+    most = min(LARGEST, max(SMALL, 1000 * _precision(training, ranks)))
+    return {kind: part if part <= most else EXACT for kind, part in found.items()}
 
 
-def _computes_narrower(training: Training, ranks: Ranks) -> bool:
-    """Whether the first step keeps narrower numbers for backward: autocast, or a cast by hand."""
-    kept: set[torch.dtype] = set()
+def _precision(training: Training, ranks: Ranks) -> float:
+    """Return that of the narrowest numbers which the first step keeps for its backward.
+
+    They are narrower than the training's under autocast, or a cast by hand.
+    """
+    kept = {training.dtype}
 
     def note(tensor: Tensor) -> Tensor:
         kept.add(tensor.dtype)
         return tensor
 
+    trainer = Trainer(training, ranks, wrap=None)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        Trainer(training, ranks, wrap=None).train(0, training.slices)
-    precise = torch.finfo(training.dtype).eps
-    return any(dtype.is_floating_point and torch.finfo(dtype).eps > precise for dtype in kept)
+        trainer.train(0, training.slices)
+    return max(torch.finfo(dtype).eps for dtype in kept if dtype.is_floating_point)
 
 
 def _measured(

@@ -32,9 +32,7 @@ def at_the_start(trial: Any) -> str:
     value = _first(found, expected)
     if not value:
         return ""
-    return (
-        f"a {found.kind} is {value} on this rank before any step: make_model or wrap leaves it so"
-    )
+    return f"a {found.kind} is {value} on this rank before any step, from make_model or from wrap"
 
 
 def _first(found: Note | None, expected: Note | None) -> str:
