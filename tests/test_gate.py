@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import json
+import math
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -151,6 +152,49 @@ def scaled_step(model, optimizer, micro_batches, scheduler):
     scheduler.step()
 
 
+def closure_step(model, optimizer, micro_batches):
+    def closure():
+        optimizer.zero_grad()
+        for inputs, labels in micro_batches:
+            (F.cross_entropy(model(inputs), labels) / len(micro_batches)).backward()
+        model.average_gradients()
+
+    optimizer.step(closure)
+
+
+class Attention(nn.Module):
+    """The gradient of a key's bias is zero but for rounding, which Adam divides by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(7, 6), nn.Linear(6, 7)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, tokens):
+        hidden = self.tokens(tokens)
+        return self.head(self.attention(hidden, hidden, hidden)[0])
+
+
+class Sparse(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Embedding(7, 6, sparse=True), nn.Linear(6, 7))
+
+
+def once():
+    """Return a wrapper that copies rank 0's numbers the first time only, as a global flag may."""
+    done = []
+
+    def wrap(module):
+        if not done:
+            done.append(DataParallelNaive(module))
+        model = DataParallelNaive.__new__(DataParallelNaive)
+        nn.Module.__init__(model)
+        model.module, model.process_group = module, None
+        return model
+
+    return wrap
+
+
 def by_shape(parameters):
     both = itertools.groupby(sorted(parameters, key=lambda x: x.ndim), lambda x: x.ndim)
     groups = [{"params": list(group), "weight_decay": 0.1 * (ndim - 1)} for ndim, group in both]
@@ -204,6 +248,12 @@ RIGHT = {
     "autocast": {"dtype": torch.float32, "loss_sum": autocast_loss_sum},
     "float32, own step": {"dtype": torch.float32, "wrap": TorchDDP, "train_step": own_step},
     "slices": {"dtype": torch.float32, "slices": 6},
+    "autocast in float64": {"loss_sum": autocast_loss_sum},
+    "a closure": {"wrap": DataParallelNaive, "train_step": closure_step},
+    "rounding that Adam makes large": TOKENS
+    | {"make_model": Attention, "make_optimizer": functools.partial(optim.Adam, lr=0.02)},
+    "sparse gradients": TOKENS | {"make_model": Sparse, "wrap": TorchDDP},
+    "what an earlier training left behind": {"wrap": once()},
 }
 
 
@@ -219,6 +269,8 @@ def outcomes() -> dict[str, list[Outcome]]:
     changed = {"fully_shard", "AMSGrad", "summed"}  # also a change of W
     every = RIGHT | {name: options for name, (_, options) in WRONG.items()}
     plans = {name: both if name in changed else three for name in every}
+    plans["what an earlier training left behind"] = Plan(micro_batches=(1, 3), ranks=(2,))
+    plans["BatchNorm"] = Plan(micro_batches=(1, 3), ranks=(1,))
     return gates_together(
         {name: functools.partial(gate, plans[name], **every[name]) for name in every}
     )
@@ -253,6 +305,13 @@ class Centred(Chance):
 
     def forward(self, inputs):
         return self.body(inputs - inputs.mean(0))
+
+
+class Standard(Chance):
+    """Divides by a deviation, which one sample does not have."""
+
+    def forward(self, inputs):
+        return self.body((inputs - inputs.mean(0)) / inputs.std(0))
 
 
 class Slower(torch.optim.SGD):
@@ -310,6 +369,42 @@ def step_by_hand(
             scheduler.step()
 
     return train_step
+
+
+def first_only_step(model, optimizer, micro_batches):
+    optimizer.zero_grad()
+    for index, (inputs, labels) in enumerate(micro_batches):
+        with model.no_sync() if index else contextlib.nullcontext():
+            (F.cross_entropy(model(inputs), labels) / len(micro_batches)).backward()
+    optimizer.step()
+
+
+def nan_after_step(model, optimizer, micro_batches):
+    step_by_hand()(model, optimizer, micro_batches)
+    next(model.parameters()).data[0] = math.nan
+
+
+def nan_told_step(model, optimizer, micro_batches):
+    step_by_hand()(model, optimizer, micro_batches)
+    return math.nan
+
+
+def unseeded():
+    module, generator = make_mlp(), torch.Generator()
+    generator.seed()
+    nn.init.normal_(module[0].weight, generator=generator)
+    return module
+
+
+def with_spectral_norm():
+    module = make_mlp()
+    nn.utils.parametrizations.spectral_norm(module[0])
+    return module
+
+
+def partly_masked():
+    """Labels of which the first micro-batch holds none."""
+    return [(x, y.masked_fill(torch.arange(len(y)) < 4, -100)) for x, y in batches()]
 
 
 def zero(parameters):
@@ -429,6 +524,67 @@ WRONG = {
         "all gradients: 2 times too large, the number of ranks or the number of micro-batches",
         {"wrap": Summed},
     ),
+    "BatchNorm": (
+        "BatchNorm1d 1: in evaluation mode all agrees",
+        {"make_model": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))},
+    ),
+    "InstanceNorm": (
+        "InstanceNorm1d 1: in evaluation mode all agrees",
+        {
+            "make_model": lambda: nn.Sequential(
+                *(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True)),
+                *(nn.Flatten(), nn.Linear(6, 3)),
+            )
+        },
+    ),
+    "a forward that changes buffers": (
+        "the loss of one micro-batch differs from call to call: a forward changes 0.parametriz",
+        {"make_model": with_spectral_norm},
+    ),
+    "no seed": (
+        "make_model gives 0.weight other numbers each time, from the same seeds",
+        {"make_model": unseeded},
+    ),
+    "only the first is averaged": (
+        "all gradients: only the first micro-batch is averaged over the ranks",
+        {"wrap": TorchDDP, "train_step": first_only_step},
+    ),
+    "a count of 0": (
+        "each micro-batch is divided by its own count (0, 4, 4 on this rank), then averaged",
+        HAND
+        | {
+            "batches": partly_masked(),
+            "count": count_tokens,
+            "train_step": step_by_hand(),
+        },
+    ),
+    "one sample": (
+        "loss_sum of micro-batch 0 of rank 0 is nan by itself (count 1), finite over the whole",
+        {"make_model": Standard, "batches": batches((6, 6, 6))},
+    ),
+    "0 / 0": (
+        "micro-batch 0 of rank 0 has a count of 0: a mean over it is 0 / 0",
+        HAND
+        | {
+            "batches": partly_masked(),
+            "count": count_tokens,
+            "train_step": step_by_hand(
+                each=lambda parameters: [x.grad.div_(x.grad.any()) for x in parameters]
+            ),
+        },
+    ),
+    "an infinite factor": (
+        "inf comes into the gradient after backward, or by a factor",
+        HAND | {"train_step": step_by_hand(after=lambda x: x[0].grad.fill_(math.inf))},
+    ),
+    "NaN after the step": (
+        "a parameter is nan after the step, while the gradient before it is finite",
+        HAND | {"train_step": nan_after_step},
+    ),
+    "NaN told": (
+        "the loss told is nan; that of each part is finite",
+        HAND | {"train_step": nan_told_step},
+    ),
     "a factor under autocast": (
         "all gradients: 2 times too large, the number of ranks",
         RIGHT["autocast"] | {"wrap": Summed},
@@ -444,6 +600,25 @@ def test_a_cause_is_named(name):
 
 def test_a_split_that_differs_is_not_tried_again_with_a_stop():
     assert [outcome.is_same for outcome in outcomes()["summed"]] == [True, True, False, None, None]
+
+
+def test_what_is_tried_again_to_find_a_cause_leaves_no_checkpoint():
+    assert [outcome.is_same for outcome in outcomes()["BatchNorm"]] == [True, False, None]
+
+
+def test_a_number_that_is_not_finite_is_told_as_it_is():
+    first = outcomes()["NaN after the step"][0]
+    assert "the parameter 0.weight has nan where one process has " in str(first)
+    assert first.error == math.inf
+
+
+def test_no_checkpoint_is_asked_for_where_none_is_tried():
+    def refuse(model, optimizer, scheduler):
+        raise ArithmeticError("a checkpoint")
+
+    plan = Plan(micro_batches=(2,), ranks=(1,), resume=False)
+    own = {"save_state": refuse, "load_state": refuse}
+    assert [outcome.is_same for outcome in gate(plan, **own)] == [True]
 
 
 def test_a_checkpoint_of_more_than_tensors_and_plain_containers_is_refused():
