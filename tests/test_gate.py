@@ -1,11 +1,13 @@
 """The gate on set-ups that are right, in every part it names a cause of, and as a command."""
 
 import contextlib
+import copy
 import functools
 import io
 import itertools
 import json
 import math
+import sys
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -16,15 +18,18 @@ import torch.nn.functional as F
 from gates_together import gates_together
 from torch import nn
 
-from helpers.compare import replay, resume
+from helpers.compare import replay, resume, yardstick
 from helpers.compare.noise import noise_floor
 from helpers.compare.outcome import Outcome, Plan
 from helpers.compare.same_training import same_training
 from helpers.compare.setup import Training
 from helpers.compare.trainer import Trainer, reference
 from helpers.data_parallel import DataParallelNaive, DistributedDataParallel
-from helpers.gate import main
+from helpers.gate import command, main
+from helpers.gate.failure import told
 from helpers.gate.script import OPTIONAL, REQUIRED
+from helpers.launch import RankFailed
+from helpers.launch.frames import short_name
 from helpers.process_group import Ranks
 
 TorchDDP = nn.parallel.DistributedDataParallel
@@ -251,7 +256,7 @@ RIGHT = {
     "autocast in float64": {"loss_sum": autocast_loss_sum},
     "a closure": {"wrap": DataParallelNaive, "train_step": closure_step},
     "rounding that Adam makes large": TOKENS
-    | {"make_model": Attention, "make_optimizer": functools.partial(optim.Adam, lr=0.02)},
+    | {"make_model": Attention, "make_optimizer": functools.partial(optim.Adam, lr=0.2)},
     "sparse gradients": TOKENS | {"make_model": Sparse, "wrap": TorchDDP},
     "what an earlier training left behind": {"wrap": once()},
 }
@@ -646,6 +651,54 @@ def test_a_step_that_tells_no_number_is_refused():
         trainer.train(0, 2)
 
 
+class Lazy(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.LazyLinear(3))
+
+
+OTHER = make_mlp()
+REFUSED = {
+    "make_model returned None, expected a torch.nn.Module": {"make_model": lambda: None},
+    "0.weight: found no numbers yet": {"make_model": Lazy},
+    "make_optimizer returned None, expected an optimizer": {"make_optimizer": lambda _: None},
+    "make_optimizer: 4 of its 4 parameters are not the model's": {
+        "make_optimizer": lambda _: optim.SGD(OTHER.parameters())
+    },
+    "count returned None, expected a number": {"count": lambda batch: None},
+    "step 0: count gives 0 for the whole batch, expected more": {"count": lambda batch: 0},
+    "loss_sum returned a float, expected a tensor of one number": {"loss_sum": lambda *_: 1.0},
+    r"loss_sum returned a tensor of \(24, 3\), expected": {
+        "loss_sum": lambda model, batch: model(batch[0])
+    },
+    "loss_sum returned a tensor without a gradient": {"loss_sum": lambda *_: torch.ones(())},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_a_function_may_not_return_is_named(monkeypatch, message):
+    monkeypatch.setattr(yardstick, "process_group", lambda **_: contextlib.nullcontext(ALONE))
+    with pytest.raises((TypeError, ValueError), match=message):
+        yardstick.judged_alone(training(**REFUSED[message]), Plan((1,), (1,)))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (lambda module: None, "wrap returned None, expected the model that it wraps"),
+        (copy.deepcopy, "wrap returned a model of other parameters, expected those it is given"),
+    ],
+)
+def test_what_wrap_may_not_return_is_named(wrap, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Trainer(training(), ALONE, wrap)
+
+
+def test_a_word_is_no_number():
+    trainer = Trainer(training(train_step=lambda *_: "done"), ALONE, wrap=lambda module: module)
+    with pytest.raises(TypeError, match="train_step returned a str, expected a number or None"):
+        trainer.train(0, 2)
+
+
 # noise, slices
 
 
@@ -720,6 +773,57 @@ def test_the_command_on_a_script_that_is_not(capsys, tmp_path, summed):
     assert row["likely_cause"] == cause
 
 
+AS_WRITTEN = """
+import argparse
+from typing import NamedTuple
+
+from .parts import make_model
+
+torch.manual_seed(5)
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+arguments = parser.parse_args()
+DATA = torch.randn(200, 16)
+is_ready = False
+
+
+class Batch(NamedTuple):
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def batches():
+    for start in (0, 48, 96):
+        inputs = DATA[start : start + 48]
+        yield Batch(inputs, inputs[:, :4].argmax(1))
+
+
+def count(batch):
+    return len(batch.labels)
+
+
+def wrap(model):
+    global is_ready
+    for parameter in () if is_ready else model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    is_ready = True
+    return model
+"""
+
+
+def test_a_script_in_a_package_may_parse_words_seed_and_keep_globals(capsys, tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    model = PLAIN.read_text().partition("def make_model")[2].partition("def make_optimizer")[0]
+    (package / "parts.py").write_text(f"from torch import nn\n\n\ndef make_model{model}")
+    text = PLAIN.read_text().replace("def make_model", "def unused")
+    (package / "train.py").write_text(text.replace("def main", AS_WRITTEN + "\n\ndef main"))
+    words = "--micro-batches", "1,3", "--ranks", "1,2"
+    assert main([str(package / "train.py"), *words]) == 0
+    assert "same: all 7 train as one process" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -727,6 +831,20 @@ def test_the_command_on_a_script_that_is_not(capsys, tmp_path, summed):
         ("def make_model(): pass", "no function make_optimizer, batches, loss_sum, count"),
         ("import torch\nraise OSError('no data')", "script.py: OSError: no data"),
         ("def (", "script.py: SyntaxError"),
+        ("import sys\nsys.exit(0)", "script.py: SystemExit: 0, expected to be imported"),
+        ("open(0).read(1)[0]", "script.py: IndexError: string index out of range (line 1)"),
+        (
+            PLAIN.read_text() + "\n\ndist.init_process_group('gloo')\n",
+            "script.py: it opens a process group as it is imported",
+        ),
+        (
+            PLAIN.read_text() + "\n\ndef batches():\n    return open('data')\n",
+            "script.py: FileNotFoundError: [Errno 2] No such file or directory: 'data' (line ",
+        ),
+        (
+            PLAIN.read_text() + "\n\ndef batches():\n    return [[torch.ones(9), ['a']]] * 3\n",
+            "TypeError: batch[1][0]: found str, expected a tensor with a dimension of samples",
+        ),
         (PLAIN.read_text() + "\n\nsame_start = 1\n", "same_start is 1, expected True or False"),
         (PLAIN.read_text() + "\n\nsave_state = print\n", "one of save_state and load_state"),
         (PLAIN.read_text().replace("num_batches=3", "num_batches=2"), "2 batches, expected 3"),
@@ -739,6 +857,44 @@ def test_the_command_says_what_it_cannot_judge(capsys, tmp_path, monkeypatch, te
         Path("script.py").write_text(text)
     assert main(["nothing.py" if text is None else "script.py"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of its own"), BrokenPipeError()])
+def test_the_command_never_fails_as_if_something_differed(tmp_path, monkeypatch, error):
+    def fail(command):
+        raise error
+
+    monkeypatch.setattr(command, "_judge", fail)
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["script.py"]) == 2
+
+
+def test_a_record_that_cannot_be_written_is_told(capsys, monkeypatch):
+    def fail(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(command, "write_json", fail)
+    words = "--micro-batches", "1", "--ranks", "1", "--json", "a.json"
+    assert main([str(PLAIN), *words]) == 2
+    said = capsys.readouterr()
+    assert "same: all 2 train" in said.out
+    assert said.err == "not judged: a.json is not written: Permission denied\n"
+
+
+def test_a_rank_that_fails_is_told_without_the_gates_frames():
+    here = short_name(command.__file__)
+    stood = f"rank 0 stood at a.py:3, in f: x; {here}:9, in g: y; b.py:1, in h: z (in wait)"
+    frames = f"  {here}:9, in g: y\n  a.py:3, in f: x\n{stood}"
+    error = RankFailed(0, "RuntimeError", "got dtype Float, not Double", "a.py:3", frames)
+    said = told(error, "float64").splitlines()
+    assert said[:3] == [
+        "rank 0: RuntimeError: got dtype Float, not Double (a.py:3)",
+        "  a.py:3, in f: x",
+        "rank 0 stood at a.py:3, in f: x; b.py:1, in h: z (in wait)",
+    ]
+    assert "--dtype float32" in said[-1]
+    assert "--dtype" not in told(error, "float32")
 
 
 def test_a_script_that_fails_on_a_rank_is_not_judged(capsys, tmp_path):
@@ -758,10 +914,13 @@ def test_a_script_that_fails_on_a_rank_is_not_judged(capsys, tmp_path):
         (["a.py", "--timeout", "nan"], "found 'nan', expected seconds, more than 0"),
         (["a.py", "--json", "a.txt"], "found 'a.txt', expected a name with .json"),
         (["a.py", "--json", "no/where/a.json"], "no folder 'no/where' to write into"),
+        (["a.py", "--json", "folder.json"], "expected a place that can be written"),
         (["a.py", "--dtype", "bfloat16"], "invalid choice: 'bfloat16'"),
     ],
 )
-def test_the_commands_words_are_checked(capsys, words, message):
+def test_the_commands_words_are_checked(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.json").mkdir()
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2

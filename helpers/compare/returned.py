@@ -65,7 +65,7 @@ def check_counts(training: Any) -> None:
             raise TypeError(f"count returned {_kind(number)}, expected a number") from None
         if not 0 < found < math.inf:
             raise ValueError(
-                f"step {step}: count gives {found:g} for the whole batch, expected > 0"
+                f"step {step}: count gives {found:g} for the whole batch, expected more"
             )
 
 
