@@ -7,7 +7,11 @@ import io
 import itertools
 import json
 import math
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -868,6 +872,31 @@ def test_the_command_never_fails_as_if_something_differed(tmp_path, monkeypatch,
     with (tmp_path / "out").open("w") as out:
         monkeypatch.setattr(sys, "stdout", out)
         assert main(["script.py"]) == 2
+
+
+SLOW = """
+
+def train_step(*_):
+    Path("started").touch()
+    time.sleep(60)
+"""
+
+
+def test_a_command_that_is_stopped_leaves_nothing_behind(tmp_path):
+    text = PLAIN.read_text().replace(
+        "import torch\n", "import time\nfrom pathlib import Path\nimport torch\n", 1
+    )
+    (tmp_path / "slow.py").write_text(text.replace("\n\ndef main", SLOW + "\n\ndef main"))
+    words = [sys.executable, "-m", "helpers.gate", "slow.py", "--ranks", "1"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    gate = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+    while gate.poll() is None and not (tmp_path / "started").exists():
+        time.sleep(0.05)
+    gate.send_signal(signal.SIGTERM)
+    _, said = gate.communicate(timeout=30)
+    assert gate.returncode == 130
+    assert b"stopped; nothing was written" in said
+    assert not list(tmp_path.glob("launch-*"))
 
 
 def test_a_record_that_cannot_be_written_is_told(capsys, monkeypatch):

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -104,3 +106,37 @@ def test_no_process_outlives_the_kernel(kernel, end):
     pids = start_waiting(client, folder)
     os.kill(manager.provisioner.pid, getattr(signal, end))
     assert all_gone(pids), f"still alive: {alive(pids)}"
+
+
+DIES_AS_IT_ASKS = """
+import os, time
+from multiprocessing import forkserver
+from helpers.launch import run_function
+
+ask = forkserver.connect_to_new_process
+
+def ask_and_die(fds):
+    ask(fds)
+    os._exit(9)
+
+forkserver.connect_to_new_process = ask_and_die
+run_function(time.sleep, 100, nproc_per_node=1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_rank_starts_for_a_launcher_that_died_while_the_fork_server_was_loading(tmp_path):
+    mark = f"TMPDIR={tmp_path}"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", DIES_AS_IT_ASKS], env=environment, timeout=60)
+    assert ended.returncode == 9
+    pids = [int(each.parent.name) for each in Path("/proc").glob("[0-9]*/environ")
+            if mark.encode() in _read(each)]  # fmt: skip
+    assert all_gone(pids), f"still alive: {alive(pids)}"
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:  # ended meanwhile, or another user's
+        return b""

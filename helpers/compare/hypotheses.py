@@ -76,6 +76,7 @@ def _scopes(window: Window) -> Iterator[tuple[str, Tensor]]:
         yield "this rank's share, not summed over the ranks", share
     if num_micro > 1:
         yield "only the last micro-batch is in it (as with zero_grad before each)", last
+        yield "only the first micro-batch is in it", first
     if num_ranks > 1 and num_micro > 1:
         words = "only the last micro-batch is averaged over the ranks"
         yield words, torch.where(last == 1, last, own)

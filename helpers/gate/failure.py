@@ -12,16 +12,18 @@ dtype there is --dtype float32"""
 
 
 def told(error: Exception, dtype: str) -> str:
-    """Return the error's text; a rank's without the gate's own frames, with a hint on dtypes."""
+    """Return the error's text; a rank's without places in the gate, with a hint on dtypes."""
     if not isinstance(error, RankFailed):
         return str(error)
-    text = _without_frames_of(short_name(str(Path(__file__).parents[1])), str(error))
+    text = _without_places_in(short_name(str(Path(__file__).parents[1])), str(error))
     is_cast = dtype == "float64" and re.search(r"dtype.*(Float|BFloat16|Half|float)\b", text)
     return text + (_CASTS if is_cast else "")
 
 
-def _without_frames_of(folder: str, text: str) -> str:
+def _without_places_in(folder: str, text: str) -> str:
     place = rf"{re.escape(folder)}/\S+:\d+, in "
     lines = [line for line in text.splitlines() if not re.match(f"  {place}", line)]
     one = rf"; {place}[^;]*?(?=;| \(in \w+\)$|$)"  # of those in a line of where a rank stood
-    return "\n".join(re.sub(one, "", line) for line in lines)
+    return re.sub(
+        rf" \({re.escape(folder)}/\S+:\d+\)", "", "\n".join(re.sub(one, "", x) for x in lines)
+    )
