@@ -558,6 +558,10 @@ WRONG = {
         "all gradients: only the first micro-batch is averaged over the ranks",
         {"wrap": TorchDDP, "train_step": first_only_step},
     ),
+    "only the first is in it": (
+        "all gradients: only the first micro-batch is in it",
+        HAND | {"train_step": lambda a, b, window: step_by_hand(scale=1 / 3)(a, b, window[:1])},
+    ),
     "a count of 0": (
         "each micro-batch is divided by its own count (0, 4, 4 on this rank), then averaged",
         HAND

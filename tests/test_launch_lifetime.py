@@ -113,13 +113,7 @@ import os, time
 from multiprocessing import forkserver
 from helpers.launch import run_function
 
-ask = forkserver.connect_to_new_process
-
-def ask_and_die(fds):
-    ask(fds)
-    os._exit(9)
-
-forkserver.connect_to_new_process = ask_and_die
+forkserver.read_signed = lambda answer: os._exit(9)
 run_function(time.sleep, 100, nproc_per_node=1)
 """
 
