@@ -171,6 +171,12 @@ def closure_step(model, optimizer, micro_batches):
     optimizer.step(closure)
 
 
+def spread_adam(parameters):
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # slow to import
+
+    return ZeroRedundancyOptimizer(parameters, optim.Adam, lr=0.1)
+
+
 class Attention(nn.Module):
     """The gradient of a key's bias is zero but for rounding, which Adam divides by itself."""
 
@@ -261,6 +267,11 @@ RIGHT = {
     "a closure": {"wrap": DataParallelNaive, "train_step": closure_step},
     "rounding that Adam makes large": TOKENS
     | {"make_model": Attention, "make_optimizer": functools.partial(optim.Adam, lr=0.2)},
+    "a part of the model": {"make_optimizer": lambda both: sgd(list(both)[2:])},
+    "state spread over the ranks": {
+        "wrap": TorchDDP,
+        "make_optimizer": spread_adam,
+    },
     "sparse gradients": TOKENS | {"make_model": Sparse, "wrap": TorchDDP},
     "what an earlier training left behind": {"wrap": once()},
 }

@@ -39,9 +39,17 @@ def state(step: int | None, module: nn.Module) -> list[Note]:
     ]
 
 
-def gradients(step: int, module: nn.Module) -> Note:
-    """Return a note of the gradients. Every rank must call this."""
-    grads = {name: parameter.grad for name, parameter in module.named_parameters()}
+def gradients(step: int, module: nn.Module, held: set[int]) -> Note:
+    """Return a note of the gradients of parameters with these ids, of all if none has one of them.
+
+    Every rank must call this. What no optimizer moves may be left to pile up.
+    """
+    named = dict(module.named_parameters())
+    is_any = any(id(parameter) in held for parameter in named.values())
+    grads = {
+        name: parameter.grad if id(parameter) in held or not is_any else None
+        for name, parameter in named.items()
+    }
     return Note(
         step, "gradient", {name: None if x is None else whole(x) for name, x in grads.items()}
     )

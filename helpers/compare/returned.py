@@ -31,9 +31,7 @@ def check_wrapped(model: Any, module: nn.Module) -> None:
     """Raise TypeError for what cannot be called, ValueError for a model of other numbers. Local."""
     if not callable(model):
         raise TypeError(f"wrap returned {_kind(model)}, expected the model that it wraps")
-    found = (
-        {id(parameter) for parameter in model.parameters()} if hasattr(model, "parameters") else ()
-    )
+    found = {id(parameter) for parameter in getattr(model, "parameters", list)()}
     if found and not any(id(parameter) in found for parameter in module.parameters()):
         raise ValueError("wrap returned a model of other parameters, expected those it is given")
 
@@ -45,14 +43,18 @@ def check_optimizer(optimizer: Any, module: nn.Module, is_reference: bool) -> No
     """
     if not (hasattr(optimizer, "step") and hasattr(optimizer, "param_groups")):
         raise TypeError(f"make_optimizer returned {_kind(optimizer)}, expected an optimizer")
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    own = {id(parameter) for parameter in module.parameters()}
-    others = sum(id(parameter) not in own for parameter in held)
+    ids = held(optimizer)
+    others = len(ids - {id(parameter) for parameter in module.parameters()})
     if others and is_reference:
         raise ValueError(
-            f"make_optimizer: {others} of its {len(held)} parameters are not the model's, "
+            f"make_optimizer: {others} of its {len(ids)} parameters are not the model's, "
             "expected those that it is given"
         )
+
+
+def held(optimizer: Any) -> set[int]:
+    """Return the ids of the parameters that it moves. Local."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def check_counts(training: Any) -> None:

@@ -61,10 +61,12 @@ def assert_same_training(
     Compared are parameters and buffers at the start, then loss, gradients, parameters, buffers
     and learning rates of each step on each rank. The error names the first that differs:
     variant, step, rank, and the first tensor in the model's order whose difference is above 1e-12
-    of the norm of all of its kind (float32: above 4 times what permuted samples move, which is
-    measured; or `tolerance`); how far off is told relative to that tensor itself. NaN equals
-    NaN, but a loss must be finite. A second line tells the likely cause, where one was tested and
-    fits. Returns the largest error found, as a part of that norm.
+    of the norm of all of its kind (or above 4 times what permuted samples move, which is measured:
+    always in float32, in float64 where something differs; or `tolerance`). How far off is told
+    relative to that tensor itself. NaN equals NaN, but a loss must be finite. What differs is
+    tried once more in processes of its own, which an earlier training cannot have changed. A
+    second line tells the likely cause, where one was tested and fits. Returns the largest error
+    found, as a part of that norm.
 
     Raises ValueError for another dtype, numbers of steps, ranks or micro-batches below 1 or none
     of them, too few batches, fewer samples than parts, or a loss of the reference that is not

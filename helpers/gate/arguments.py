@@ -61,7 +61,12 @@ def parse(words: list[str] | None = None) -> Command:
         default="float64",
         help="of parameters and inputs; in float32 rounding is measured, and allowed 4 times over",
     )
-    add("--tolerance", type=_part, metavar="X", help="allowed part of a norm (1e-12 in float64)")
+    add(
+        "--tolerance",
+        type=_part,
+        metavar="X",
+        help="allowed part of a norm (1e-12 in float64, or rounding)",
+    )
     add(
         *("--slices",),
         type=_count,

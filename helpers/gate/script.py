@@ -1,7 +1,8 @@
 """A training script, by the functions that it shows to the gate.
 
 A script defines, at module level (what it does when run belongs under `if __name__ ==
-"__main__":`, since the gate imports it):
+"__main__":`, since the gate imports it, in every process that it starts, without words of a
+command line):
 
   make_model()                       the model, plain, on the CPU
   make_optimizer(parameters)         its optimizer
