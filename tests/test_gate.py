@@ -792,11 +792,23 @@ def test_the_command_on_a_script_that_is_not(capsys, tmp_path, summed):
     assert row["likely_cause"] == cause
 
 
-AS_WRITTEN = """
-import argparse
+PAIR = """
 from typing import NamedTuple
 
-from .parts import make_model
+import torch
+from torch import nn
+
+
+class Pair(NamedTuple):
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def make_model"""
+AS_WRITTEN = """
+import argparse
+
+from .parts import Pair, make_model
 
 torch.manual_seed(5)
 parser = argparse.ArgumentParser()
@@ -806,9 +818,8 @@ DATA = torch.randn(200, 16)
 is_ready = False
 
 
-class Batch(NamedTuple):
-    inputs: torch.Tensor
-    labels: torch.Tensor
+class Batch(Pair):
+    pass
 
 
 def batches():
@@ -835,7 +846,7 @@ def test_a_script_in_a_package_may_parse_words_seed_and_keep_globals(capsys, tmp
     package.mkdir()
     (package / "__init__.py").write_text("")
     model = PLAIN.read_text().partition("def make_model")[2].partition("def make_optimizer")[0]
-    (package / "parts.py").write_text(f"from torch import nn\n\n\ndef make_model{model}")
+    (package / "parts.py").write_text(PAIR + model)
     text = PLAIN.read_text().replace("def make_model", "def unused")
     (package / "train.py").write_text(text.replace("def main", AS_WRITTEN + "\n\ndef main"))
     words = "--micro-batches", "1,3", "--ranks", "1,2"

@@ -24,10 +24,10 @@ def load(path: str) -> ModuleType:
     """
     file = Path(path)
     check_file(file)
-    name, folders = _place(file)
+    name, folders = place_of(file)
     spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
-    sys.path[:0] = [folder for folder in folders if folder not in sys.path]
+    sys.path[:] = [*folders, *(folder for folder in sys.path if folder not in folders)]
     sys.argv = [path]
     sys.modules[name] = module  # dataclasses look themselves up there
     with torch.random.fork_rng(devices=[]):
@@ -47,8 +47,8 @@ def check_file(file: Path) -> None:
         raise ScriptError(f"{file.name}: expected a name that ends in .py")
 
 
-def _place(file: Path) -> tuple[str, list[str]]:
-    """Return a name for the module, dotted within a package, and the folders to import from."""
+def place_of(file: Path) -> tuple[str, list[str]]:
+    """Return a name for the module, dotted in a package, and the folders to import from. Local."""
     parts, root = [file.stem], file.parent
     while (root / "__init__.py").is_file():
         parts.insert(0, root.name)

@@ -34,6 +34,7 @@ The rest may be left out:
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ import torch.distributed as dist
 from helpers.compare.setup import Training
 from helpers.compare.training import first_batches
 
-from .load import ScriptError, check_file, load, told
+from .load import ScriptError, check_file, load, place_of, told
 
 REQUIRED = ("make_model", "make_optimizer", "batches", "loss_sum", "count")
 OPTIONAL = ("wrap", "train_step", "make_scheduler", "clip", "save_state", "load_state")
@@ -78,6 +79,8 @@ def training_of(
 
     path = path.absolute()
     check_file(path)
+    # Batches may be of classes that lie next to the script. Last: nothing there hides a library.
+    sys.path += [folder for folder in place_of(path)[1] if folder not in sys.path]
     (found,) = run_function(
         _read, path, steps, dtype, slices, nproc_per_node=1, timeout_s=timeout_s
     )
