@@ -351,7 +351,7 @@ RED = {
         {"wrap": ParametersOnly, "make_model": Odd},
     ),
     "a NaN on the last rank": (
-        START + "step, rank 1: the buffer calls_mean is nan off, allowed 1e-12 (1 of 5 buffers",
+        START + "step, rank 1: the buffer calls_mean has nan where one process has 1, ",
         {"wrap": NanOnTheLast, "make_model": WithMean},
     ),
     "not averaged": (FIRST + "0: the gradient 0.weight is ", {"wrap": NotAveraged}),
@@ -380,7 +380,7 @@ OWN = "all gradients: this rank's own, not averaged over the ranks"
 CAUSES = {
     "no broadcast": "the parameters are those that the gate gave each rank",
     "no broadcast of buffers": "the buffers are those that the gate gave each rank",
-    "a NaN on the last rank": "no known cause fits",
+    "a NaN on the last rank": "a buffer is nan on this rank before any step, from make_model",
     "not averaged": OWN,
     "sum for mean": "all gradients: 2 times too large, the number of ranks or the number of mic",
     "without the last": "2.bias alone of 4: this rank's own, not averaged over the ranks",

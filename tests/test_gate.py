@@ -1,10 +1,17 @@
 """The gate on set-ups that are right, in every part it names a cause of, and as a command."""
 
 import contextlib
+import copy
 import functools
 import io
 import itertools
 import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -15,15 +22,19 @@ import torch.nn.functional as F
 from gates_together import gates_together
 from torch import nn
 
-from helpers.compare import replay, resume
+from helpers.compare import replay, resume, yardstick
 from helpers.compare.noise import noise_floor
-from helpers.compare.same_training import Outcome, Plan, same_training
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import same_training
 from helpers.compare.setup import Training
 from helpers.compare.trainer import Trainer, reference
 from helpers.data_parallel import DataParallelNaive, DistributedDataParallel
-from helpers.gate import main, table
+from helpers.gate import command, main, table
 from helpers.gate.examples import path_of
+from helpers.gate.failure import told
 from helpers.gate.script import OPTIONAL, REQUIRED
+from helpers.launch import RankFailed
+from helpers.launch.frames import short_name
 from helpers.process_group import Ranks
 
 TorchDDP = nn.parallel.DistributedDataParallel
@@ -151,6 +162,55 @@ def scaled_step(model, optimizer, micro_batches, scheduler):
     scheduler.step()
 
 
+def closure_step(model, optimizer, micro_batches):
+    def closure():
+        optimizer.zero_grad()
+        for inputs, labels in micro_batches:
+            (F.cross_entropy(model(inputs), labels) / len(micro_batches)).backward()
+        model.average_gradients()
+
+    optimizer.step(closure)
+
+
+def spread_adam(parameters):
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # slow to import
+
+    return ZeroRedundancyOptimizer(parameters, optim.Adam, lr=0.1)
+
+
+class Attention(nn.Module):
+    """The gradient of a key's bias is zero but for rounding, which Adam divides by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(7, 6), nn.Linear(6, 7)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, tokens):
+        hidden = self.tokens(tokens)
+        return self.head(self.attention(hidden, hidden, hidden)[0])
+
+
+class Sparse(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Embedding(7, 6, sparse=True), nn.Linear(6, 7))
+
+
+def once():
+    """Return a wrapper that copies rank 0's numbers the first time only, as a global flag may."""
+    done = []
+
+    def wrap(module):
+        if not done:
+            done.append(DataParallelNaive(module))
+        model = DataParallelNaive.__new__(DataParallelNaive)
+        nn.Module.__init__(model)
+        model.module, model.process_group = module, None
+        return model
+
+    return wrap
+
+
 def by_shape(parameters):
     both = itertools.groupby(sorted(parameters, key=lambda x: x.ndim), lambda x: x.ndim)
     groups = [{"params": list(group), "weight_decay": 0.1 * (ndim - 1)} for ndim, group in both]
@@ -204,6 +264,17 @@ RIGHT = {
     "autocast": {"dtype": torch.float32, "loss_sum": autocast_loss_sum},
     "float32, own step": {"dtype": torch.float32, "wrap": TorchDDP, "train_step": own_step},
     "slices": {"dtype": torch.float32, "slices": 6},
+    "autocast in float64": {"loss_sum": autocast_loss_sum},
+    "a closure": {"wrap": DataParallelNaive, "train_step": closure_step},
+    "rounding that Adam makes large": TOKENS
+    | {"make_model": Attention, "make_optimizer": functools.partial(optim.Adam, lr=0.2)},
+    "a part of the model": {"make_optimizer": lambda both: sgd(list(both)[2:])},
+    "state spread over the ranks": {
+        "wrap": TorchDDP,
+        "make_optimizer": spread_adam,
+    },
+    "sparse gradients": TOKENS | {"make_model": Sparse, "wrap": TorchDDP},
+    "what an earlier training left behind": {"wrap": once()},
 }
 
 
@@ -219,6 +290,8 @@ def outcomes() -> dict[str, list[Outcome]]:
     changed = {"fully_shard", "AMSGrad", "summed"}  # also a change of W
     every = RIGHT | {name: options for name, (_, options) in WRONG.items()}
     plans = {name: both if name in changed else three for name in every}
+    plans["what an earlier training left behind"] = Plan(micro_batches=(1, 3), ranks=(2,))
+    plans["BatchNorm"] = Plan(micro_batches=(1, 3), ranks=(1,))
     return gates_together(
         {name: functools.partial(gate, plans[name], **every[name]) for name in every}
     )
@@ -253,6 +326,13 @@ class Centred(Chance):
 
     def forward(self, inputs):
         return self.body(inputs - inputs.mean(0))
+
+
+class Standard(Chance):
+    """Divides by a deviation, which one sample does not have."""
+
+    def forward(self, inputs):
+        return self.body((inputs - inputs.mean(0)) / inputs.std(0))
 
 
 class Slower(torch.optim.SGD):
@@ -310,6 +390,42 @@ def step_by_hand(
             scheduler.step()
 
     return train_step
+
+
+def first_only_step(model, optimizer, micro_batches):
+    optimizer.zero_grad()
+    for index, (inputs, labels) in enumerate(micro_batches):
+        with model.no_sync() if index else contextlib.nullcontext():
+            (F.cross_entropy(model(inputs), labels) / len(micro_batches)).backward()
+    optimizer.step()
+
+
+def nan_after_step(model, optimizer, micro_batches):
+    step_by_hand()(model, optimizer, micro_batches)
+    next(model.parameters()).data[0] = math.nan
+
+
+def nan_told_step(model, optimizer, micro_batches):
+    step_by_hand()(model, optimizer, micro_batches)
+    return math.nan
+
+
+def unseeded():
+    module, generator = make_mlp(), torch.Generator()
+    generator.seed()
+    nn.init.normal_(module[0].weight, generator=generator)
+    return module
+
+
+def with_spectral_norm():
+    module = make_mlp()
+    nn.utils.parametrizations.spectral_norm(module[0])
+    return module
+
+
+def partly_masked():
+    """Labels of which the first micro-batch holds none."""
+    return [(x, y.masked_fill(torch.arange(len(y)) < 4, -100)) for x, y in batches()]
 
 
 def zero(parameters):
@@ -441,6 +557,71 @@ WRONG = {
         "all gradients: 2 times too large, the number of ranks or the number of micro-batches",
         {"wrap": Summed},
     ),
+    "BatchNorm": (
+        "BatchNorm1d 1: in evaluation mode all agrees",
+        {"make_model": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))},
+    ),
+    "InstanceNorm": (
+        "InstanceNorm1d 1: in evaluation mode all agrees",
+        {
+            "make_model": lambda: nn.Sequential(
+                *(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True)),
+                *(nn.Flatten(), nn.Linear(6, 3)),
+            )
+        },
+    ),
+    "a forward that changes buffers": (
+        "the loss of one micro-batch differs from call to call: a forward changes 0.parametriz",
+        {"make_model": with_spectral_norm},
+    ),
+    "no seed": (
+        "make_model gives 0.weight other numbers each time, from the same seeds",
+        {"make_model": unseeded},
+    ),
+    "only the first is averaged": (
+        "all gradients: only the first micro-batch is averaged over the ranks",
+        {"wrap": TorchDDP, "train_step": first_only_step},
+    ),
+    "only the first is in it": (
+        "all gradients: only the first micro-batch is in it",
+        HAND | {"train_step": lambda a, b, window: step_by_hand(scale=1 / 3)(a, b, window[:1])},
+    ),
+    "a count of 0": (
+        "each micro-batch is divided by its own count (0, 4, 4 on this rank), then averaged",
+        HAND
+        | {
+            "batches": partly_masked(),
+            "count": count_tokens,
+            "train_step": step_by_hand(),
+        },
+    ),
+    "one sample": (
+        "loss_sum of micro-batch 0 of rank 0 is nan by itself (count 1), finite over the whole",
+        {"make_model": Standard, "batches": batches((6, 6, 6))},
+    ),
+    "0 / 0": (
+        "micro-batch 0 of rank 0 has a count of 0: a mean over it is 0 / 0",
+        HAND
+        | {
+            "batches": partly_masked(),
+            "count": count_tokens,
+            "train_step": step_by_hand(
+                each=lambda parameters: [x.grad.div_(x.grad.any()) for x in parameters]
+            ),
+        },
+    ),
+    "an infinite factor": (
+        "inf comes into the gradient after backward, or by a factor",
+        HAND | {"train_step": step_by_hand(after=lambda x: x[0].grad.fill_(math.inf))},
+    ),
+    "NaN after the step": (
+        "a parameter is nan after the step, while the gradient before it is finite",
+        HAND | {"train_step": nan_after_step},
+    ),
+    "NaN told": (
+        "the loss told is nan; that of each part is finite",
+        HAND | {"train_step": nan_told_step},
+    ),
     "a factor under autocast": (
         "all gradients: 2 times too large, the number of ranks",
         RIGHT["autocast"] | {"wrap": Summed},
@@ -456,6 +637,25 @@ def test_a_cause_is_named(name):
 
 def test_a_split_that_differs_is_not_tried_again_with_a_stop():
     assert [outcome.is_same for outcome in outcomes()["summed"]] == [True, True, False, None, None]
+
+
+def test_what_is_tried_again_to_find_a_cause_leaves_no_checkpoint():
+    assert [outcome.is_same for outcome in outcomes()["BatchNorm"]] == [True, False, None]
+
+
+def test_a_number_that_is_not_finite_is_told_as_it_is():
+    first = outcomes()["NaN after the step"][0]
+    assert "the parameter 0.weight has nan where one process has " in str(first)
+    assert first.error == math.inf
+
+
+def test_no_checkpoint_is_asked_for_where_none_is_tried():
+    def refuse(model, optimizer, scheduler):
+        raise ArithmeticError("a checkpoint")
+
+    plan = Plan(micro_batches=(2,), ranks=(1,), resume=False)
+    own = {"save_state": refuse, "load_state": refuse}
+    assert [outcome.is_same for outcome in gate(plan, **own)] == [True]
 
 
 def test_a_checkpoint_of_more_than_tensors_and_plain_containers_is_refused():
@@ -480,6 +680,54 @@ def test_a_step_that_tells_no_number_is_refused():
 
     trainer = Trainer(training(train_step=two), ALONE, wrap=lambda module: module)
     with pytest.raises(ValueError, match=r"train_step returned \(2,\), expected one number"):
+        trainer.train(0, 2)
+
+
+class Lazy(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.LazyLinear(3))
+
+
+OTHER = make_mlp()
+REFUSED = {
+    "make_model returned None, expected a torch.nn.Module": {"make_model": lambda: None},
+    "0.weight: found no numbers yet": {"make_model": Lazy},
+    "make_optimizer returned None, expected an optimizer": {"make_optimizer": lambda _: None},
+    "make_optimizer: 4 of its 4 parameters are not the model's": {
+        "make_optimizer": lambda _: optim.SGD(OTHER.parameters())
+    },
+    "count returned None, expected a number": {"count": lambda batch: None},
+    "step 0: count gives 0 for the whole batch, expected more": {"count": lambda batch: 0},
+    "loss_sum returned a float, expected a tensor of one number": {"loss_sum": lambda *_: 1.0},
+    r"loss_sum returned a tensor of \(24, 3\), expected": {
+        "loss_sum": lambda model, batch: model(batch[0])
+    },
+    "loss_sum returned a tensor without a gradient": {"loss_sum": lambda *_: torch.ones(())},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_a_function_may_not_return_is_named(monkeypatch, message):
+    monkeypatch.setattr(yardstick, "process_group", lambda **_: contextlib.nullcontext(ALONE))
+    with pytest.raises((TypeError, ValueError), match=message):
+        yardstick.judged_alone(training(**REFUSED[message]), Plan((1,), (1,)))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [
+        (lambda module: None, "wrap returned None, expected the model that it wraps"),
+        (copy.deepcopy, "wrap returned a model of other parameters, expected those it is given"),
+    ],
+)
+def test_what_wrap_may_not_return_is_named(wrap, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Trainer(training(), ALONE, wrap)
+
+
+def test_a_word_is_no_number():
+    trainer = Trainer(training(train_step=lambda *_: "done"), ALONE, wrap=lambda module: module)
+    with pytest.raises(TypeError, match="train_step returned a str, expected a number or None"):
         trainer.train(0, 2)
 
 
@@ -557,6 +805,68 @@ def test_the_command_on_a_script_that_is_not(capsys, tmp_path, summed):
     assert row["likely_cause"] == cause
 
 
+PAIR = """
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+
+class Pair(NamedTuple):
+    inputs: torch.Tensor
+    labels: torch.Tensor
+
+
+def make_model"""
+AS_WRITTEN = """
+import argparse
+
+from .parts import Pair, make_model
+
+torch.manual_seed(5)
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+arguments = parser.parse_args()
+DATA = torch.randn(200, 16)
+is_ready = False
+
+
+class Batch(Pair):
+    pass
+
+
+def batches():
+    for start in (0, 48, 96):
+        inputs = DATA[start : start + 48]
+        yield Batch(inputs, inputs[:, :4].argmax(1))
+
+
+def count(batch):
+    return len(batch.labels)
+
+
+def wrap(model):
+    global is_ready
+    for parameter in () if is_ready else model.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    is_ready = True
+    return model
+"""
+
+
+def test_a_script_in_a_package_may_parse_words_seed_and_keep_globals(capsys, tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    model = PLAIN.read_text().partition("def make_model")[2].partition("def make_optimizer")[0]
+    (package / "parts.py").write_text(PAIR + model)
+    text = PLAIN.read_text().replace("def make_model", "def unused")
+    (package / "train.py").write_text(text.replace("def main", AS_WRITTEN + "\n\ndef main"))
+    words = "--micro-batches", "1,3", "--ranks", "1,2"
+    assert main([str(package / "train.py"), *words]) == 0
+    assert "same: all 7 train as one process" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -564,6 +874,20 @@ def test_the_command_on_a_script_that_is_not(capsys, tmp_path, summed):
         ("def make_model(): pass", "no function make_optimizer, batches, loss_sum, count"),
         ("import torch\nraise OSError('no data')", "script.py: OSError: no data"),
         ("def (", "script.py: SyntaxError"),
+        ("import sys\nsys.exit(0)", "script.py: SystemExit: 0, expected to be imported"),
+        ("open(0).read(1)[0]", "script.py: IndexError: string index out of range (line 1)"),
+        (
+            PLAIN.read_text() + "\n\ndist.init_process_group('gloo')\n",
+            "script.py: it opens a process group as it is imported",
+        ),
+        (
+            PLAIN.read_text() + "\n\ndef batches():\n    return open('data')\n",
+            "script.py: FileNotFoundError: [Errno 2] No such file or directory: 'data' (line ",
+        ),
+        (
+            PLAIN.read_text() + "\n\ndef batches():\n    return [[torch.ones(9), ['a']]] * 3\n",
+            "TypeError: batch[1][0]: found str, expected a tensor with a dimension of samples",
+        ),
         (PLAIN.read_text() + "\n\nsame_start = 1\n", "same_start is 1, expected True or False"),
         (PLAIN.read_text() + "\n\nsave_state = print\n", "one of save_state and load_state"),
         (PLAIN.read_text().replace("num_batches=3", "num_batches=2"), "2 batches, expected 3"),
@@ -576,6 +900,69 @@ def test_the_command_says_what_it_cannot_judge(capsys, tmp_path, monkeypatch, te
         Path("script.py").write_text(text)
     assert main(["nothing.py" if text is None else "script.py"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of its own"), BrokenPipeError()])
+def test_the_command_never_fails_as_if_something_differed(tmp_path, monkeypatch, error):
+    def fail(command):
+        raise error
+
+    monkeypatch.setattr(command, "_judge", fail)
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["script.py"]) == 2
+
+
+SLOW = """
+
+def train_step(*_):
+    Path("started").touch()
+    time.sleep(60)
+"""
+
+
+def test_a_command_that_is_stopped_leaves_nothing_behind(tmp_path):
+    text = PLAIN.read_text().replace(
+        "import torch\n", "import time\nfrom pathlib import Path\nimport torch\n", 1
+    )
+    (tmp_path / "slow.py").write_text(text.replace("\n\ndef main", SLOW + "\n\ndef main"))
+    words = [sys.executable, "-m", "helpers.gate", "slow.py", "--ranks", "1"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    gate = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
+    while gate.poll() is None and not (tmp_path / "started").exists():
+        time.sleep(0.05)
+    gate.send_signal(signal.SIGTERM)
+    _, said = gate.communicate(timeout=30)
+    assert gate.returncode == 130
+    assert b"stopped; nothing was written" in said
+    assert not list(tmp_path.glob("launch-*"))
+
+
+def test_a_record_that_cannot_be_written_is_told(capsys, monkeypatch):
+    def fail(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(command, "write_json", fail)
+    words = "--micro-batches", "1", "--ranks", "1", "--json", "a.json"
+    assert main([str(PLAIN), *words]) == 2
+    said = capsys.readouterr()
+    assert "same: all 2 train" in said.out
+    assert said.err == "not judged: a.json is not written: Permission denied\n"
+
+
+def test_a_rank_that_fails_is_told_without_the_gates_frames():
+    here = short_name(command.__file__)
+    stood = f"rank 0 stood at a.py:3, in f: x; {here}:9, in g: y; b.py:1, in h: z (in wait)"
+    frames = f"  {here}:9, in g: y\n  a.py:3, in f: x\n{stood}"
+    error = RankFailed(0, "RuntimeError", "got dtype Float, not Double", "a.py:3", frames)
+    said = told(error, "float64").splitlines()
+    assert said[:3] == [
+        "rank 0: RuntimeError: got dtype Float, not Double (a.py:3)",
+        "  a.py:3, in f: x",
+        "rank 0 stood at a.py:3, in f: x; b.py:1, in h: z (in wait)",
+    ]
+    assert "--dtype float32" in said[-1]
+    assert "--dtype" not in told(error, "float32")
 
 
 def test_a_script_that_fails_on_a_rank_is_not_judged(capsys, tmp_path):
@@ -595,10 +982,13 @@ def test_a_script_that_fails_on_a_rank_is_not_judged(capsys, tmp_path):
         (["a.py", "--timeout", "nan"], "found 'nan', expected seconds, more than 0"),
         (["a.py", "--json", "a.txt"], "found 'a.txt', expected a name with .json"),
         (["a.py", "--json", "no/where/a.json"], "no folder 'no/where' to write into"),
+        (["a.py", "--json", "folder.json"], "expected a place that can be written"),
         (["a.py", "--dtype", "bfloat16"], "invalid choice: 'bfloat16'"),
     ],
 )
-def test_the_commands_words_are_checked(capsys, words, message):
+def test_the_commands_words_are_checked(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.json").mkdir()
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2

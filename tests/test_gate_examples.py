@@ -7,7 +7,8 @@ import pytest
 import torch
 from gates_together import gates_together
 
-from helpers.compare.same_training import Outcome, Plan, same_training
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import same_training
 from helpers.figures import gate as figures
 from helpers.gate.examples import FAULTS, SCRIPTS, path_of
 from helpers.gate.examples.__main__ import main

@@ -192,6 +192,11 @@ def test_a_rank_that_vanishes_without_a_word(write, code):
     assert f"exit code {code} and without a word" in failed.message
 
 
+def test_ranks_that_all_vanish_without_a_word(write):
+    failed = failing(write("os._exit(0)"), within_s=10)
+    assert "exit code 0 and without a word" in failed.message
+
+
 def test_a_rank_that_obeys_when_time_is_up_has_not_succeeded(write):
     script = write("""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

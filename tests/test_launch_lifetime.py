@@ -172,3 +172,29 @@ def test_sigterm_during_a_launch_ends_the_process_and_leaves_no_folder(tmp_path)
     done = ended(TERMINATED, tmp_path)
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")
     assert list(tmp_path.iterdir()) == []
+
+
+DIES_AS_IT_ASKS = """
+import os, time
+from multiprocessing import forkserver
+from helpers.launch import run_function
+
+forkserver.read_signed = lambda answer: os._exit(9)
+run_function(time.sleep, 100, nproc_per_node=1)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_rank_starts_for_a_launcher_that_died_while_the_fork_server_was_loading(tmp_path):
+    mark = f"TMPDIR={tmp_path}"
+    assert ended(DIES_AS_IT_ASKS, tmp_path).returncode == 9
+    pids = [int(each.parent.name) for each in Path("/proc").glob("[0-9]*/environ")
+            if mark.encode() in _read(each)]  # fmt: skip
+    assert all_gone(pids), f"still alive: {alive(pids)}"
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:  # ended meanwhile, or another user's
+        return b""

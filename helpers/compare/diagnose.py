@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from helpers.compare import not_finite
 from helpers.compare.fit import Fit
 from helpers.compare.notes import Note, first_difference
 from helpers.compare.replay import Parts, find, replay
 from helpers.compare.setup import Training, unsteady
-from helpers.compare.trainer import Calls
+from helpers.compare.trainer import Calls, alone
 from helpers.process_group import Ranks
 
 UNKNOWN = "no known cause fits"
@@ -52,7 +53,7 @@ def likely_cause(trial: Trial, again: Callable[[Training], Trial | None]) -> str
     agrees on every rank.
     """
     if trial.step is None:
-        return _at_the_start(trial) or UNKNOWN
+        return _at_the_start(trial) or not_finite.at_the_start(trial) or UNKNOWN
     said = _by_calls(trial)
     layers = unsteady(trial.training.build(trial.ranks))
     if layers:
@@ -75,6 +76,10 @@ def _at_the_start(trial: Trial) -> str:
             f"the {kind}s are those that the gate gave each rank: nothing copies rank 0's "
             "(if make_model is seeded alike on every rank, say same_start)"
         )
+    first, second = (trial.training.build(alone(trial.ranks)).state_dict() for _ in range(2))
+    changing = [name for name, x in first.items() if not _is_equal(x, second[name])]
+    if changing:
+        return f"make_model gives {changing[0]} other numbers each time, from the same seeds"
     return ""
 
 
@@ -121,8 +126,11 @@ def _by_parts(trial: Trial) -> str:
     )
     if parts is None:
         return ""
+    for said in not_finite.causes(trial, parts):
+        return said
     if parts.is_random:
-        return "the loss of one micro-batch differs from call to call: chance is in it"
+        why = f"a forward changes {parts.changed[0]}" if parts.changed else "chance is in it"
+        return f"the loss of one micro-batch differs from call to call: {why}"
     return next((said for test in TESTS for said in test(trial, parts, names) if said), "")
 
 

@@ -49,33 +49,41 @@ def _bases(window: Window) -> Iterator[tuple[str, Tensor]]:
     counts = window.counts
     num_ranks, num_micro = counts.shape
     yield "", window.truth
-    if not bool((counts > 0).all()):
-        return
     if num_micro > 1 and len(set(counts.flatten().tolist())) > 1:
         own = _listed(counts[window.rank])
         words = f"each micro-batch is divided by its own count ({own} on this rank), then averaged"
-        yield words, 1 / (counts * num_ranks * num_micro)
+        yield words, _inverse(counts) / (num_ranks * num_micro)
     by_rank = counts.sum(1, keepdim=True)
     if num_ranks > 1 and len(set(by_rank.flatten().tolist())) > 1:
         words = f"each rank divides by its own count ({_listed(by_rank.flatten())}), then averaged"
-        yield words, (1 / (by_rank * num_ranks)).expand_as(counts)
+        yield words, (_inverse(by_rank) / num_ranks).expand_as(counts)
+
+
+def _inverse(counts: Tensor) -> Tensor:
+    """Return 1 / counts, and 0 where nothing is counted: there is no gradient there."""
+    return torch.where(counts > 0, 1 / counts, 0.0)
 
 
 def _scopes(window: Window) -> Iterator[tuple[str, Tensor]]:
     num_ranks, num_micro = window.counts.shape
     everything = torch.ones_like(window.counts)
     own, last = torch.zeros_like(everything), torch.zeros_like(everything)
-    share = torch.zeros_like(everything)
-    own[window.rank], share[window.rank], last[:, -1] = num_ranks, 1, 1
+    share, first = torch.zeros_like(everything), torch.zeros_like(everything)
+    own[window.rank], share[window.rank], last[:, -1], first[:, 0] = num_ranks, 1, 1, 1
     yield "", everything
     if num_ranks > 1:
         yield "this rank's own, not averaged over the ranks", own
         yield "this rank's share, not summed over the ranks", share
     if num_micro > 1:
         yield "only the last micro-batch is in it (as with zero_grad before each)", last
+        yield "only the first micro-batch is in it", first
     if num_ranks > 1 and num_micro > 1:
         words = "only the last micro-batch is averaged over the ranks"
         yield words, torch.where(last == 1, last, own)
+        yield (
+            "only the first micro-batch is averaged over the ranks",
+            torch.where(first == 1, first, own),
+        )
         yield "this rank's own, of the last micro-batch alone", last * own
 
 

@@ -5,16 +5,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from helpers.accumulate.windows import map_tensors, num_samples
 from helpers.compare.notes import Note, errors
 from helpers.compare.setup import Training
-from helpers.compare.trainer import reference
+from helpers.compare.trainer import Trainer, reference
 from helpers.process_group import Ranks
 
 KINDS = ("loss", "gradient", "parameter", "buffer", "learning rate")
 #: float64 is precise enough for one bound: what is wrong is far above it.
 EXACT = 1e-12
+SMALL = 1e-9  # rounding that Adam makes large, of gradients that are zero but for it
 NUM_ORDERS = 3
 FACTOR = 4  # ranks add in still other orders than those tried
 LARGEST = 0.05  # a fault may be as small
@@ -34,9 +36,46 @@ def noise_floor(training: Training, ranks: Ranks, num_micro_batches: int) -> dic
     dtype's precision. `ranks` is a world of one. Raises ValueError above 5 %, where no fault
     could be told from noise.
     """
+    found = _measured(training, ranks, num_micro_batches, 16 * torch.finfo(training.dtype).eps)
+    _check(found)
+    return found
+
+
+def rounding_in_float64(
+    training: Training, ranks: Ranks, num_micro_batches: int
+) -> dict[str, float]:
+    """Return a tolerance by kind of note, measured as in `noise_floor`, at least 1e-12. Local.
+
+    Where more than 1e-9 moves, it is no rounding, and 1e-12 is returned; for a loss computed in a
+    narrower dtype that bound is 1000 times the dtype's precision.
+    """
+    found = _measured(training, ranks, num_micro_batches, EXACT)
+    most = min(LARGEST, max(SMALL, 1000 * _precision(training, ranks)))
+    return {kind: part if part <= most else EXACT for kind, part in found.items()}
+
+
+def _precision(training: Training, ranks: Ranks) -> float:
+    """Return that of the narrowest numbers which the first step keeps for its backward.
+
+    They are narrower than the training's under autocast, or a cast by hand.
+    """
+    kept = {training.dtype}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.add(tensor.dtype)
+        return tensor
+
+    trainer = Trainer(training, ranks, wrap=None)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        trainer.train(0, training.slices)
+    return max(torch.finfo(dtype).eps for dtype in kept if dtype.is_floating_point)
+
+
+def _measured(
+    training: Training, ranks: Ranks, num_micro_batches: int, floor: float
+) -> dict[str, float]:
     still = dataclasses.replace(training.still(), train_step=None)
     expected = reference(still, ranks)
-    floor = 16 * torch.finfo(training.dtype).eps
     found = exact(floor)
     for seed in range(NUM_ORDERS):
         batches = [_permuted(batch, seed) for batch in training.batches]
@@ -44,7 +83,6 @@ def noise_floor(training: Training, ranks: Ranks, num_micro_batches: int) -> dic
         moved = reference(permuted, ranks, num_micro_batches if seed else 1)
         for kind, error in _largest(moved, expected).items():
             found[kind] = max(found[kind], FACTOR * error)
-    _check(found)
     return found
 
 

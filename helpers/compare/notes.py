@@ -22,8 +22,10 @@ class Note(NamedTuple):
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a copy on the CPU, of all shards of a DTensor: then every rank must call this."""
+    """Return a dense copy on the CPU, of a DTensor all shards: every rank must call this then."""
     tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
     if hasattr(tensor, "full_tensor"):
         tensor = tensor.full_tensor()  # in a world of one no copy
     return tensor.to("cpu", copy=True)
@@ -37,9 +39,17 @@ def state(step: int | None, module: nn.Module) -> list[Note]:
     ]
 
 
-def gradients(step: int, module: nn.Module) -> Note:
-    """Return a note of the gradients. Every rank must call this."""
-    grads = {name: parameter.grad for name, parameter in module.named_parameters()}
+def gradients(step: int, module: nn.Module, held: set[int]) -> Note:
+    """Return a note of the gradients of parameters with these ids, of all if none has one of them.
+
+    Every rank must call this. What no optimizer moves may be left to pile up.
+    """
+    named = dict(module.named_parameters())
+    is_any = any(id(parameter) in held for parameter in named.values())
+    grads = {
+        name: parameter.grad if id(parameter) in held or not is_any else None
+        for name, parameter in named.items()
+    }
     return Note(
         step, "gradient", {name: None if x is None else whole(x) for name, x in grads.items()}
     )
@@ -98,8 +108,16 @@ def _told(here: Note, there: Note, name: str) -> str:
     for which, note in (("here", here), ("in one process", there)):
         if note.tensors[name] is None:
             return f"the {what} is None {which} only"
-    off, size = map(math.sqrt, _squares(here.tensors[name], there.tensors[name]))
-    return f"the {what} is {_ratio(off, size):.1e} off"
+    found, expected = here.tensors[name], there.tensors[name]
+    off, size = map(math.sqrt, _squares(found, expected))
+    if math.isfinite(off):
+        return f"the {what} is {_ratio(off, size):.1e} off"
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        like = [f"{tuple(x.shape)} {x.dtype}" for x in (found, expected)]
+        return f"the {what} is {like[0]}, in one process {like[1]}"
+    is_bad = ~_equal(found, expected) & ~(found.isfinite() & expected.isfinite())
+    pair = [x[is_bad][0].item() for x in (found, expected)]
+    return f"the {what} has {pair[0]:.6g} where one process has {pair[1]:.6g}"
 
 
 def _squares(found: Tensor | None, expected: Tensor | None) -> tuple[float, float]:
@@ -113,12 +131,18 @@ def _squares(found: Tensor | None, expected: Tensor | None) -> tuple[float, floa
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return math.inf, 0.0
     finite = torch.where(expected.isfinite(), expected, 0)
-    is_same = (found == expected) | (found.isnan() & expected.isnan())
+    is_same = _equal(found, expected)
     off, _ = squared_error(
         "", torch.where(is_same, finite, found), expected.where(~is_same, finite)
     )
     return off, squared_error("", finite, finite)[1]
 
 
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
 def _ratio(off: float, size: float) -> float:
-    return off / size if size else (math.inf if off else 0.0)
+    if math.isnan(off) or not size:
+        return math.inf if off else 0.0  # NaN is below no bound
+    return off / size

@@ -1,13 +1,14 @@
 """The parts of one batch, each computed alone in one process: what hypotheses weigh."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from helpers.compare.hypotheses import Window
-from helpers.compare.notes import Note
+from helpers.compare.notes import Note, state, whole
 from helpers.compare.setup import Training
 from helpers.compare.trainer import alone
 from helpers.process_group import Ranks
@@ -24,6 +25,7 @@ class Parts(NamedTuple):
     whole_loss: float
     whole_count: float
     is_random: bool
+    changed: tuple[str, ...]  # buffers that a forward changes
 
 
 def find(notes: Sequence[Note], step: int | None, kind: str) -> Note | None:
@@ -77,22 +79,36 @@ def replay(
         training.window(training.batches[step], _at(ranks, rank), length)
         for rank in range(ranks.world_size)
     ]
+    before = dict(state(None, module)[1].tensors)
     num_numbers = sum(parameter.numel() for parameter in module.parameters())
     if num_numbers * ranks.world_size * length * 8 > MAX_BYTES:
         return None
     counts = [[float(training.count(part)) for part in window] for window in windows]
     found = [_one(training, module, part, names) for window in windows for part in window]
     again, _ = _one(training, module, windows[0][0], names)
-    (whole,) = training.window(training.batches[step], alone(ranks), 1)
-    whole_loss, _ = _one(training, module, whole, names)
+    (batch,) = training.window(training.batches[step], alone(ranks), 1)
+    whole_loss, _ = _one(training, module, batch, names)
     return Parts(
         torch.tensor([loss for loss, _ in found], dtype=torch.float64),
         torch.stack([gradient for _, gradient in found]),
         Window(torch.tensor(counts, dtype=torch.float64), ranks.rank, num_micro_batches),
         whole_loss,
-        float(training.count(whole)),
-        again != found[0][0],
+        float(training.count(batch)),
+        not _is_same(again, found[0][0]),
+        _changed(module, before),
     )
+
+
+def _changed(module: nn.Module, before: Mapping[str, Tensor]) -> tuple[str, ...]:
+    return tuple(name for name, x in module.named_buffers() if not _equal(whole(x), before[name]))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _is_same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
 
 
 def _at(ranks: Ranks, rank: int) -> Ranks:
@@ -110,7 +126,7 @@ def _one(
     parts = [
         torch.zeros_like(parameters[name])
         if parameters[name].grad is None
-        else parameters[name].grad.detach()
+        else whole(parameters[name].grad)
         for name in names
     ]
     return loss.item(), torch.cat([part.cpu().double().flatten() for part in parts])

@@ -49,9 +49,21 @@ def _user_state(trainer: Trainer) -> Any:
         options = gathered.StateDictOptions(full_state_dict=True, cpu_offload=True)
         model, optimizer = gathered.get_state_dict(module, trainer.optimizer, options=options)
     else:
-        model, optimizer = module.state_dict(), trainer.optimizer.state_dict()
+        model, optimizer = module.state_dict(), _optimizer_state(trainer.optimizer)
     state = {"model": model, "optimizer": optimizer}
     return state | ({"scheduler": trainer.scheduler.state_dict()} if trainer.scheduler else {})
+
+
+def _optimizer_state(optimizer: Any) -> Mapping[str, Any]:
+    if not _is_spread(optimizer):
+        return optimizer.state_dict()
+    optimizer.consolidate_state_dict(to=0)
+    return optimizer.state_dict() if dist.get_rank() == 0 else {}
+
+
+def _is_spread(owner: Any) -> bool:
+    """Whether each rank keeps a part of its state, as with ZeroRedundancyOptimizer."""
+    return hasattr(owner, "consolidate_state_dict")
 
 
 def _load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
@@ -81,10 +93,14 @@ def _is_sharded(trainer: Trainer) -> bool:
 def _memory(trainer: Trainer) -> dict[str, Any]:
     """Return all numbers that optimizer and scheduler carry from step to step, by name.
 
-    Every rank must call this.
+    Every rank must call this. Nothing of an optimizer that is spread over the ranks.
     """
     owners = {"optimizer": trainer.optimizer, "scheduler": trainer.scheduler}
-    states = {name: owner.state_dict() for name, owner in owners.items() if owner}
+    states = {
+        name: owner.state_dict()
+        for name, owner in owners.items()
+        if owner and not _is_spread(owner)
+    }
     return {
         name: whole(x).cpu() if isinstance(x, Tensor) else x
         for owner, state in states.items()

@@ -2,18 +2,22 @@
 
 import dataclasses
 import itertools
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from helpers.accumulate.windows import cut, map_tensors, num_samples
+from helpers.compare.returned import check_model
 from helpers.process_group import Ranks
 
-#: Layers whose result for a sample depends on other samples or on chance, while they train.
-UNSTEADY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+#: Layers whose numbers depend on other samples or on chance, while they train: BatchNorm,
+#: InstanceNorm with running statistics, dropout.
+UNSTEADY = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,16 @@ class Training:
         return 0 if self.same_start else ranks.rank
 
     def build(self, ranks: Ranks, offset: int = 0) -> nn.Module:
-        """Return the model in this dtype, on the rank's device. Local. ValueError: complex."""
-        torch.manual_seed(0)
+        """Return the model in this dtype, on the rank's device. Local. Raises as check_model."""
+        _seed(0)
         module = self.make_model()
-        _check_real(module)
+        check_model(module)
         module.to(ranks.device, self.dtype)
         for tensor in (*module.parameters(), *module.buffers()) if offset else ():
             tensor.data = ~tensor if tensor.dtype == torch.bool else tensor.detach() + offset
         if self.is_still:
             make_still(module)
-        torch.manual_seed(ranks.rank)
+        _seed(ranks.rank)
         return module
 
     def window(self, batch: Any, ranks: Ranks, num_micro_batches: int) -> list[Any]:
@@ -102,13 +106,10 @@ def make_still(module: nn.Module) -> None:
             layer.train = lambda mode=True, layer=layer: layer
 
 
-def _check_real(module: nn.Module) -> None:
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.is_complex():
-            raise ValueError(
-                f"{name}: found {tensor.dtype}, expected real numbers: the cast to the gate's "
-                "dtype drops imaginary parts (see torch.view_as_real)"
-            )
+def _seed(number: int) -> None:
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
 
 
 def _edges(start: int, stop: int, num_parts: int) -> list[int]:

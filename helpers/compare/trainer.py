@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from helpers.accumulate import GradientAccumulator, accumulate_gradients
 from helpers.compare import notes as noted
+from helpers.compare import returned
 from helpers.compare.notes import Note
 from helpers.compare.setup import Training
 from helpers.process_group import Ranks
@@ -45,7 +47,9 @@ class Trainer:
         self.training, self.ranks, self.is_reference = training, ranks, wrap is None
         self.module = training.build(ranks, 0 if wrap is None else training.offset(ranks))
         self.model = self.module if wrap is None else wrap(self.module)
+        returned.check_wrapped(self.model, self.module)
         self.optimizer = training.make_optimizer(self.module.parameters())
+        returned.check_optimizer(self.optimizer, self.module, self.is_reference)
         make_scheduler = training.make_scheduler
         self.scheduler = make_scheduler(self.optimizer) if make_scheduler else None
         self.notes = noted.state(None, self.module)
@@ -58,14 +62,20 @@ class Trainer:
         step = self.optimizer.step
 
         @functools.wraps(step)
-        def noting_step(*arguments: Any, **options: Any) -> Any:
+        def noting_step(closure: Any = None, **options: Any) -> Any:
             self._num_steps += 1
-            self._gradients = noted.gradients(len(self.calls), self.module)
-            return step(*arguments, **options)
+            self._note_gradients()
+            if closure is None:
+                return step(**options)
+            return step(lambda: (closure(), self._note_gradients())[0], **options)
 
         self.optimizer.step = noting_step
         if self.scheduler is not None:
             self._count_scheduler()
+
+    def _note_gradients(self) -> None:
+        held = returned.held(self.optimizer)
+        self._gradients = noted.gradients(len(self.calls), self.module, held)
 
     def _count_scheduler(self) -> None:
         """By a subclass of its own, since what an instance holds is in its state_dict."""
@@ -87,8 +97,9 @@ class Trainer:
         )
         loss = self._users_step(window, num_micro_batches) if is_users else self._step(window)
         told = None if loss is None else {"": _number(loss)}
-        gradients = self._gradients or noted.gradients(step, self.module)
-        self.notes += [Note(step, "loss", told), gradients._replace(step=step)]
+        if self._gradients is None:
+            self._note_gradients()
+        self.notes += [Note(step, "loss", told), self._gradients._replace(step=step)]
         self.notes += noted.state(step, self.module)
         self.notes.append(_learning_rates(step, self.optimizer))
         self.calls.append(Calls(self._num_steps, self._num_scheduled))
@@ -146,6 +157,8 @@ def _learning_rates(step: int, optimizer: torch.optim.Optimizer) -> Note:
 
 def _number(value: Any) -> torch.Tensor:
     """Return a float or a tensor of one number as a copy that stays as it is, float64."""
+    if not isinstance(value, torch.Tensor | int | float | np.number):
+        raise TypeError(f"train_step returned a {type(value).__name__}, expected a number or None")
     number = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().clone()
     if number.numel() != 1:
         raise ValueError(f"train_step returned {tuple(number.shape)}, expected one number or None")

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.compare.same_training import Outcome, Plan, is_positive, same_training
+from helpers.accumulate.windows import map_tensors, num_samples
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import is_positive, same_training
 from helpers.compare.setup import Training
 
 
@@ -59,10 +61,12 @@ def assert_same_training(
     Compared are parameters and buffers at the start, then loss, gradients, parameters, buffers
     and learning rates of each step on each rank. The error names the first that differs:
     variant, step, rank, and the first tensor in the model's order whose difference is above 1e-12
-    of the norm of all of its kind (float32: above 4 times what permuted samples move, which is
-    measured; or `tolerance`); how far off is told relative to that tensor itself. NaN equals
-    NaN, but a loss must be finite. A second line tells the likely cause, where one was tested and
-    fits. Returns the largest error found, as a part of that norm.
+    of the norm of all of its kind (or above 4 times what permuted samples move, which is measured:
+    always in float32, in float64 where something differs; or `tolerance`). How far off is told
+    relative to that tensor itself. NaN equals NaN, but a loss must be finite. What differs is
+    tried once more in processes of its own, which an earlier training cannot have changed. A
+    second line tells the likely cause, where one was tested and fits. Returns the largest error
+    found, as a part of that norm.
 
     Raises ValueError for another dtype, numbers of steps, ranks or micro-batches below 1 or none
     of them, too few batches, fewer samples than parts, or a loss of the reference that is not
@@ -82,13 +86,19 @@ def assert_same_training(
 
 
 def first_batches(batches: Iterable[Any], steps: int) -> list[Any]:
-    """Return as many as there are steps. Local. ValueError: too few, or steps below 1."""
+    """Return copies of as many as there are steps: a view would travel with all that it is of.
+
+    Local. Raises ValueError for too few, steps below 1 or parts of unequal length, and TypeError
+    for what holds something else than tensors.
+    """
     if not is_positive(steps):
         raise ValueError(f"steps: found {steps!r}, expected a whole number, 1 or more")
     first = list(itertools.islice(batches, steps))
+    for batch in first:
+        num_samples(batch)
     if len(first) < steps:
         raise ValueError(f"{len(first)} batches, expected {steps}, one a step")
-    return first
+    return [map_tensors(batch, Tensor.clone) for batch in first]
 
 
 def _green(outcome: Outcome) -> float:

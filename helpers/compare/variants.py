@@ -1,6 +1,6 @@
 """The ways to split a training over ranks and in time, tried on every rank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -65,19 +65,24 @@ def middle(training: Training) -> int:
 
 
 def against(
-    training: Training, judged: Judged, variants: Sequence[Variant], checkpoint: bytes | None
+    training: Training,
+    judged: Judged,
+    variants: Sequence[Variant],
+    checkpoints: Mapping[int, bytes | None] | None,
 ) -> tuple[list[Found], bytes | None]:
     """Return what this rank finds of each variant, and a checkpoint of these ranks, if any.
 
-    Every rank must call this, outside a process group. `checkpoint` is one of other ranks.
+    Every rank must call this, outside a process group. `checkpoints` are by number of ranks; None
+    where none is to be saved.
     """
-    own = None
     with process_group(timeout_s=TIMEOUT_S) as ranks:
-        found = []
+        saves, checkpoints = checkpoints is not None, checkpoints or {}
+        found, own = [], checkpoints.get(ranks.world_size)
         for variant in variants:
             # Where the same split without a stop is wrong, a stop tells nothing more.
-            start = own and (own if variant.resumed_from == ranks.world_size else checkpoint)
-            attempt = Attempt(training, judged, ranks, variant, start)
+            is_own = variant.resumed_from == ranks.world_size
+            start = own and (own if is_own else checkpoints.get(variant.resumed_from))
+            attempt = Attempt(training, judged, ranks, variant, start, saves)
             found.append(attempt.judge())
             if variant.resumed_from is None:
                 own = attempt.saved
@@ -97,9 +102,11 @@ class Attempt:
         ranks: Ranks,
         variant: Variant,
         checkpoint: bytes | None,
+        saves: bool,
     ):
         self.training, self.judged, self.ranks = training, judged, ranks
         self.variant, self.checkpoint = variant, checkpoint
+        self.saves = saves and variant.resumed_from is None
         self.saved: bytes | None = None
 
     def judge(self) -> Found:
@@ -111,11 +118,12 @@ class Attempt:
         index = self._earliest(difference)
         if index is None:
             return Found(None, error)
-        self.saved = None
         if self.variant.resumed_from is not None:
             return Found(difference, error, lost or NOT_ALL_CAME_BACK)
         trial = self._trial(self.training, trainer, expected, index)
-        return Found(difference, error, likely_cause(trial, self._again))
+        cause = likely_cause(trial, self._again)
+        self.saved = None  # after it: what is tried again is saved too
+        return Found(difference, error, cause)
 
     def _train(self, training: Training) -> tuple[Trainer, str]:
         wrap, lost = training.wrap, ""
@@ -129,7 +137,7 @@ class Attempt:
             lost = resume.load(trainer, self.checkpoint)
             trainer.notes = noted.state(None, trainer.module)
         for step in range(start, len(training.batches)):
-            if 0 < step == middle(training) and not is_resumed:
+            if 0 < step == middle(training) and self.saves:
                 self.saved = resume.save(trainer)
             trainer.train(step, self.variant.num_micro_batches)
         return trainer, lost

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,12 @@ def parse(words: list[str] | None = None) -> Command:
         default="float64",
         help="of parameters and inputs; in float32 rounding is measured, and allowed 4 times over",
     )
-    add("--tolerance", type=_part, metavar="X", help="allowed part of a norm (1e-12 in float64)")
+    add(
+        "--tolerance",
+        type=_part,
+        metavar="X",
+        help="allowed part of a norm (1e-12 in float64, or rounding)",
+    )
     add(
         *("--slices",),
         type=_count,
@@ -109,6 +115,9 @@ def _file(text: str) -> Path:
     found = Path(text)
     if found.suffix != ".json":
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a name with .json")
-    if not found.absolute().parent.is_dir():
+    folder = found.absolute().parent
+    if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {str(found.parent)!r} to write into")
+    if found.is_dir() or not os.access(found if found.exists() else folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a place that can be written")
     return found

@@ -1,13 +1,17 @@
 """The command: try every way to split a script's training, print each, then what was found."""
 
+import os
 import sys
+import traceback
 
 import torch
 
-from helpers.compare.same_training import Outcome, Plan, same_training
+from helpers.compare.outcome import Outcome, Plan
+from helpers.compare.same_training import same_training
 from helpers.launch import RankFailed
 
 from .arguments import Command, parse
+from .failure import told
 from .record import write_json
 from .script import training_of
 from .table import HEAD, row, summary
@@ -23,17 +27,22 @@ def main(words: list[str] | None = None) -> int:
     command = parse(words)
     try:
         return _judge(command)
-    except (ValueError, TypeError, RankFailed) as error:
-        print(f"not judged: {error}", file=sys.stderr)
-        return NOT_JUDGED
+    except BrokenPipeError:  # nobody reads on, and at its end Python would try once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ValueError, TypeError, OSError, RankFailed) as error:
+        print(f"not judged: {told(error, command.dtype)}", file=sys.stderr)
     except KeyboardInterrupt:
         print("stopped; nothing was written", file=sys.stderr)
         return 130
+    except Exception:  # Python's own exit code would be that of DIFFERS
+        traceback.print_exc()
+        print("not judged: the gate itself failed", file=sys.stderr)
+    return NOT_JUDGED
 
 
 def _judge(command: Command) -> int:
     dtype = getattr(torch, command.dtype)
-    training = training_of(command.script, command.steps, dtype, command.slices)
+    training = training_of(command.script, command.steps, dtype, command.slices, command.timeout_s)
     plan = Plan(
         command.micro_batches,
         command.ranks,
@@ -47,7 +56,14 @@ def _judge(command: Command) -> int:
     for outcome in same_training(training, plan):
         outcomes.append(outcome)
         print(row(outcome), flush=True)
-    print(f"\n{summary(outcomes)}")
+    print(f"\n{summary(outcomes)}", flush=True)
     if command.json:
-        write_json(command.json, command, outcomes)
+        _write(command, outcomes)
     return DIFFERS if any(outcome.is_same is False for outcome in outcomes) else SAME
+
+
+def _write(command: Command, outcomes: list[Outcome]) -> None:
+    try:
+        write_json(command.json, command, outcomes)
+    except OSError as error:
+        raise OSError(f"{command.json} is not written: {error.strerror}") from error

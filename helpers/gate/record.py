@@ -3,17 +3,19 @@
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from helpers.compare.same_training import Outcome
+from helpers.compare.outcome import Outcome
+from helpers.whole_file import write_whole
 
 from .arguments import Command
 
 
-def write_json(path: Any, command: Command, outcomes: Sequence[Outcome]) -> None:
-    """Write verdict, settings and a row for each variant. Local.
+def write_json(path: Path, command: Command, outcomes: Sequence[Outcome]) -> None:
+    """Write verdict, settings and a row for each variant, whole or not at all. Local.
 
     `same` of a row is null where it was not tried; numbers that are not finite are null.
     """
@@ -27,7 +29,7 @@ def write_json(path: Any, command: Command, outcomes: Sequence[Outcome]) -> None
         "torch": torch.__version__,
         "variants": [_row(outcome) for outcome in outcomes],
     }
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    write_whole(path, json.dumps(record, indent=2) + "\n")
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A training script, by the functions that it shows to the gate.
 
 A script defines, at module level (what it does when run belongs under `if __name__ ==
-"__main__":`, since the gate imports it):
+"__main__":`, since the gate imports it, in every process that it starts, without words of a
+command line):
 
   make_model()                       the model, plain, on the CPU
   make_optimizer(parameters)         its optimizer
@@ -39,25 +40,22 @@ a difference whose cause it cannot name, ask the book's pages "Your own script",
 """
 
 import dataclasses
-import functools
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import torch
+import torch.distributed as dist
 
 from helpers.compare.setup import Training
 from helpers.compare.training import first_batches
 
+from .load import ScriptError, check_file, load, place_of, told
+
 REQUIRED = ("make_model", "make_optimizer", "batches", "loss_sum", "count")
 OPTIONAL = ("wrap", "train_step", "make_scheduler", "clip", "save_state", "load_state")
-
-
-class ScriptError(ValueError):
-    """A script that the gate cannot use; its text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +73,43 @@ class Function:
         return getattr(load(self.path), self.name)
 
 
-def training_of(path: Path, steps: int, dtype: torch.dtype, slices: int = 1) -> Training:
-    """Return what the script trains, with its first batches. Local.
+def training_of(
+    path: Path, steps: int, dtype: torch.dtype, slices: int = 1, timeout_s: float = 60.0
+) -> Training:
+    """Return what the script trains, with its first batches. Local: it launches one rank.
 
-    Raises ScriptError where the file is missing, cannot be imported or lacks a function.
+    Raises ScriptError where the file is missing, cannot be imported or lacks a function, and
+    RankFailed where it ends that rank, or does not come to an end within `timeout_s`.
     """
-    load.cache_clear()  # it may have changed since
-    where = str(path.absolute())
-    module = load(where)
+    from helpers.launch import run_function  # not needed on a rank, and slow to import
+
+    path = path.absolute()
+    check_file(path)
+    # Batches may be of classes that lie next to the script. Last: nothing there hides a library.
+    sys.path += [folder for folder in place_of(path)[1] if folder not in sys.path]
+    (found,) = run_function(
+        _read, path, steps, dtype, slices, nproc_per_node=1, timeout_s=timeout_s
+    )
+    if isinstance(found, ScriptError):
+        raise found
+    return found
+
+
+def _read(path: Path, *options: Any) -> Training | ScriptError:
+    try:
+        return _training(path, *options)
+    except ScriptError as error:
+        return error
+
+
+def _training(path: Path, steps: int, dtype: torch.dtype, slices: int) -> Training:
+    module = load(str(path))
+    cloudpickle.register_pickle_by_value(module)  # elsewhere it is not there to be imported
+    if dist.is_initialized():
+        raise ScriptError(
+            f"{path.name}: it opens a process group as it is imported, expected that under "
+            '`if __name__ == "__main__":` (the gate opens its own)'
+        )
     missing = [name for name in REQUIRED if not callable(getattr(module, name, None))]
     if missing:
         raise ScriptError(
@@ -92,29 +119,13 @@ def training_of(path: Path, steps: int, dtype: torch.dtype, slices: int = 1) -> 
     same_start = getattr(module, "same_start", False)
     if not isinstance(same_start, bool):
         raise ScriptError(f"{path.name}: same_start is {same_start!r}, expected True or False")
-    given = {name: Function(where, name) for name in (*REQUIRED, *found)}
-    given["batches"] = first_batches(module.batches(), steps)
+    given = {name: Function(str(path), name) for name in (*REQUIRED, *found)}
+    given["batches"] = _batches(path, module, steps)
     return Training(**given, dtype=dtype, same_start=same_start, slices=slices)
 
 
-@functools.cache
-def load(path: str) -> ModuleType:
-    """Return the script as a module, imported once in each process; its folder on sys.path. Local.
-
-    Raises ScriptError where it is missing or fails.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise ScriptError(f"no script {file.name!r} in {str(file.parent)!r}")
-    spec = importlib.util.spec_from_file_location(f"gate_script_{file.stem}", file)
-    if spec is None:
-        raise ScriptError(f"{file.name}: expected a name that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    sys.modules[spec.name] = module  # dataclasses look themselves up there
+def _batches(path: Path, module: Any, steps: int) -> list[Any]:
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ScriptError(f"{file.name}: {type(error).__name__}: {error}") from error
-    return module
+        return first_batches(module.batches(), steps)
+    except (Exception, SystemExit) as error:
+        raise ScriptError(told(path, error)) from error

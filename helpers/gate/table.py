@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from helpers.compare.same_training import Outcome
+from helpers.compare.outcome import Outcome
 
 _WIDTH = 46
 _VERDICTS = {True: "same", False: "DIFFERS", None: "not tried"}

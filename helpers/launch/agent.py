@@ -16,7 +16,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from helpers.launch import rendezvous
 from helpers.launch.fork_server import main_stays_here
 from helpers.launch.job import Job
-from helpers.launch.watch import Watch
+from helpers.launch.watch import NobodyLeft, Watch
 from helpers.launch.worker import run_rank
 
 _AGENT_SIGNALS = tuple(
@@ -49,6 +49,8 @@ def run_ranks(
         except ChildFailedError as error:
             first = next(iter(error.failures.values()))
             noticed = first.local_rank, first.exitcode
+        except NobodyLeft:
+            pass  # the watch tells which
     if watch.poll_error is not None:
         raise watch.poll_error
     if watch.is_timed_out:

@@ -20,6 +20,7 @@ class Job:
     environment: dict[str, str]
     module_path: list[str]  # the caller's sys.path
     num_threads: int
+    launcher: int  # its process id
     script: str | None = None
     arguments: tuple[str, ...] = ()
     function: bytes | None = None  # cloudpickle of (function, arguments)

@@ -179,6 +179,7 @@ def _make_job(
         environment=environment,
         module_path=list(sys.path),
         num_threads=_num_threads(environment["OMP_NUM_THREADS"]),
+        launcher=os.getpid(),
         **work,
     )
 

@@ -27,6 +27,7 @@ _kept_open = []  # faulthandler writes to a file that must stay open
 def settle(job: Job, files: RankFiles) -> None:
     """Make this forked process the rank of `job`; write `started.json`."""
     die_with_parent()
+    _end_unless_alive(job.launcher)
     os.setsid()  # an interrupt meant for the launcher must not reach ranks on its own way
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _leave_stack_when_stopped(files)
@@ -40,6 +41,14 @@ def settle(job: Job, files: RankFiles) -> None:
     os.chdir(job.working_folder)
     sys.path[:] = job.module_path
     _become_fresh(job)
+
+
+def _end_unless_alive(launcher: int) -> None:
+    """End where it died while the fork server was loading, which would then outlive it for us."""
+    try:
+        os.kill(launcher, 0)
+    except ProcessLookupError:
+        os._exit(1)
 
 
 def _leave_stack_when_stopped(files: RankFiles) -> None:

@@ -1,6 +1,7 @@
 """The eye on running ranks: time is up, a rank is gone, one will not stop."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -8,6 +9,10 @@ import time
 from collections.abc import Callable
 
 from helpers.launch.job import DUMP_STACK, RankFiles, read_json
+
+
+class NobodyLeft(Exception):
+    """Raised in the thread that launched: every rank has left with exit code 0 and no result."""
 
 
 class Watch(threading.Thread):
@@ -27,7 +32,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True, name="launch-watch")
         self.all_files, self.timeout_s, self.on_poll = all_files, timeout_s, on_poll
         self.is_timed_out, self.left_rank, self.poll_error = False, None, None
-        self._over = threading.Event()
+        self._over, self._launcher = threading.Event(), threading.get_ident()
 
     def __enter__(self) -> "Watch":
         self.start()
@@ -66,6 +71,8 @@ class Watch(threading.Thread):
         if is_unnoticed and since_failure_s > self.AGENT_NOTICES_S and self._silent():
             self.left_rank = self._silent()[0]
             self._stop()
+            if len(self._silent()) == len(self.all_files):
+                self._end_the_wait()
         if since_failure_s > self.GRACE_S:
             self._kill(signal.SIGKILL)
 
@@ -86,6 +93,11 @@ class Watch(threading.Thread):
         self._kill(DUMP_STACK)
         time.sleep(0.1)
         self._kill(signal.SIGTERM)
+
+    def _end_the_wait(self) -> None:
+        """Without a rank that could still fail, torch's agent would wait for results for ever."""
+        raised = ctypes.py_object(NobodyLeft)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._launcher), raised)
 
     def _pids(self) -> dict[int, int]:
         started = {rank: read_json(files.started) for rank, files in enumerate(self.all_files)}
