@@ -65,3 +65,9 @@ def test_what_cannot_be_judged_is_an_error_and_no_verdict(capsys):
     with pytest.raises(ValueError, match=r"found torch\.bfloat16"):
         verdict(*TRAINING, train_step=step, dtype=torch.bfloat16, **SPLIT)
     assert capsys.readouterr().out == ""
+
+
+def test_an_infinity_is_told_without_the_number_that_it_stands_for():
+    told = "A differ: step 0, rank 0: the gradient w has inf where one process has 0.0672, allowed"
+    said = _in_red(f"{told} 1e-12\nlikely cause: no known cause fits")
+    assert " ".join(said.split()).endswith("gradient w has inf likely cause: no known cause fits")

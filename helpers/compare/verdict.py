@@ -31,7 +31,7 @@ def _in_red(told: str) -> str:
     """Lay out what the gate told: `variant: when, rank: what is so far off`, then the cause."""
     found, cause = told.splitlines()
     variant, when, seen = found.split(": ", maxsplit=2)
-    seen = re.sub(r"( is \S+ off)?, allowed .*", "", seen)
+    seen = re.sub(r"( is \S+ off| where one process has \S+)?, allowed .*", "", seen)
     lines = (f"red: {variant}", f"  first seen: {when}: {seen}", f"  {cause}")
     layout = partial(fill, width=_WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(map(layout, lines))
