@@ -598,6 +598,11 @@ def test_closed_streams_are_no_sockets():
     assert done.returncode >= 13
 
 
+def heed_interrupts():
+    """A shell starts what it puts into the background, such as these tests, deaf to them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("stop", "topic"),
     [(signal.SIGINT, "network"), (signal.SIGTERM, "GPUs")],  # then torch loads; ranks start
@@ -605,6 +610,7 @@ def test_closed_streams_are_no_sockets():
 def test_a_stop_ends_it_with_one_line(stop, topic, tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes["preexec_fn"] = heed_interrupts
     with subprocess.Popen(COMMAND, **pipes, cwd=ROOT, env=environment) as process:
         said = ""
         while not said.startswith(topic):
