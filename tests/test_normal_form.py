@@ -99,7 +99,9 @@ def test_running_stores_outputs_and_the_same_again(tmp_path, capfd):
     assert path.read_text() == stored
     out, err = capfd.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == ["01_a", "01_a"]
-    assert err == ""
+    # A kernel that is told to end may find its own sockets closed, and says so.
+    assert err == "" or "ZMQStream" in err
+    assert "Warning" not in err
 
 
 @pytest.mark.parametrize(
