@@ -17,6 +17,7 @@ from gates_together import gates_together
 from torch import nn
 
 from helpers.compare import replay, resume, yardstick
+from helpers.compare.fit import times
 from helpers.compare.noise import noise_floor
 from helpers.compare.outcome import Outcome, Plan
 from helpers.compare.same_training import same_training
@@ -711,6 +712,12 @@ def test_what_a_function_may_not_return_is_named(monkeypatch, message):
 def test_what_wrap_may_not_return_is_named(wrap, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Trainer(training(), ALONE, wrap)
+
+
+def test_a_factor_near_one_tells_how_near():
+    assert times(0.93634) == "0.9363 times"
+    assert times(1 - 6e-8) == "1 - 6e-08 times"
+    assert times(1 + 2e-9) == "1 + 2e-09 times"
 
 
 def test_a_word_is_no_number():

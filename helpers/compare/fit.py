@@ -147,7 +147,15 @@ class Fit(NamedTuple):
         truth = self._clipped(self.truth)
         ratio = (self.found @ truth / (truth @ truth)).item()
         if ratio and self._fits(truth * ratio):
-            yield f"all gradients: {ratio:.4g} times the right ones, a factor of no known cause"
+            yield f"all gradients: {times(ratio)} the right ones, a factor of no known cause"
+
+
+def times(ratio: float) -> str:
+    """Return a factor in words, near 1 by how far it is from it. Local."""
+    off = ratio - 1
+    if abs(off) < 5e-4:
+        return f"1 {'-' if off < 0 else '+'} {abs(off):.0e} times"
+    return f"{ratio:.4g} times"
 
 
 def _clipper(training: Any, like: Note, names: list[str]) -> Vectors:

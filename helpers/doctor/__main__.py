@@ -1,10 +1,10 @@
 """python -m helpers.doctor [--ranks 2] [--port 29500] [--json FILE]; says what to do about it."""
 
 import os
-import signal
 import sys
 
 from helpers.doctor.command import main
+from helpers.stopping import end_as_interrupted
 
 
 def open_streams() -> None:
@@ -25,8 +25,5 @@ if __name__ == "__main__":
     open_streams()
     # c10d warns of each name that it cannot resolve; torch reads this when it is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # A polite kill goes the way of Ctrl-C, so that no rank and no file is left.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if hasattr(signal, "SIGHUP"):  # the terminal was closed; not on Windows
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    end_as_interrupted()
     sys.exit(main())
