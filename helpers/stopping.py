@@ -1,6 +1,8 @@
-"""What a command does when it is told to end: as with Ctrl-C, so that nothing is left behind."""
+"""How a command ends early: told to stop, or with nobody left to read what it says."""
 
+import os
 import signal
+import sys
 
 
 def end_as_interrupted() -> None:
@@ -12,3 +14,8 @@ def end_as_interrupted() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
+
+
+def write_no_more() -> None:
+    """Send what is still to be written nowhere: at its end Python would try once more. Local."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -474,3 +474,9 @@ def test_a_rank_that_fails_ends_the_gate():
 
     with pytest.raises(RankFailed, match="rank 1: ArithmeticError: of the loss"):
         gate(loss=(failing, len))
+
+
+@pytest.mark.parametrize(("name", "found"), [("make_model", make_mlp()), ("batches", len)])
+def test_a_model_or_a_function_in_the_wrong_place_is_named(name, found):
+    with pytest.raises(TypeError, match=f"^{name}: found a .*, expected"):
+        gate(**{name: found})

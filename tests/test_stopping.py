@@ -1,7 +1,9 @@
-"""A command that is told to end ends as with Ctrl-C; what it was told to ignore, it ignores."""
+"""A command that is told to end ends as with Ctrl-C, and one that nobody reads without a word."""
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,3 +34,25 @@ def test_what_is_ignored_or_handled_stays_so(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is print
     monkeypatch.delattr(signal, "SIGHUP")
     end_as_interrupted()
+
+
+READ_BY_NOBODY = """
+from helpers.stopping import write_no_more
+input()
+try:
+    print("lost", flush=True)
+except BrokenPipeError:
+    write_no_more()
+"""
+
+
+def test_what_nobody_reads_is_no_error_at_the_end():
+    code = [sys.executable, "-c", READ_BY_NOBODY]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}  # else nothing is kept to write again
+    with subprocess.Popen(code, env=environment, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

@@ -1,9 +1,10 @@
 """The command: print each topic as it comes, then the sum of it; write what was asked for."""
 
 import contextlib
-import os
 import sys
 import time
+
+from helpers.stopping import write_no_more
 
 from .arguments import Command, parse
 from .examine import examine
@@ -27,8 +28,8 @@ def main(words: list[str] | None = None) -> int:
     except OSError as error:  # checks let none out: it comes from writing
         if not isinstance(error, BrokenPipeError):  # who read it has gone, as `| head` does
             print(f"doctor: cannot write: {error.strerror}", file=sys.stderr)
-        with contextlib.suppress(OSError, ValueError):  # what is still to be written goes nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError, ValueError):
+            write_no_more()
         return 3
 
 

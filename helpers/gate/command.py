@@ -1,6 +1,5 @@
 """The command: try every way to split a script's training, print each, then what was found."""
 
-import os
 import sys
 import traceback
 
@@ -9,6 +8,7 @@ import torch
 from helpers.compare.outcome import Outcome, Plan
 from helpers.compare.same_training import same_training
 from helpers.launch import RankFailed
+from helpers.stopping import write_no_more
 
 from .arguments import Command, parse
 from .failure import told
@@ -27,8 +27,8 @@ def main(words: list[str] | None = None) -> int:
     command = parse(words)
     try:
         return _judge(command)
-    except BrokenPipeError:  # nobody reads on, and at its end Python would try once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # nobody reads on
+        write_no_more()
     except (ValueError, TypeError, OSError, RankFailed) as error:
         print(f"not judged: {told(error, command.dtype)}", file=sys.stderr)
     except KeyboardInterrupt:
